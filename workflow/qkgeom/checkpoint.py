@@ -1,0 +1,94 @@
+"""A checkpoint: its config, its files, and one name for every tensor in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qkgeom.containers import Container, open_container
+from qkgeom.errors import ModelFault
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Head counts given by the user for a checkpoint without a config.json."""
+
+    n_head: int
+    n_kv_head: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint.
+
+    Attributes:
+        uri: where it came from, as the user named it.
+        config: config.json, or what stands in for it.
+        where: tensor name -> the file that holds it.
+        origin: the source's own record for the manifest (revision, etags, digests, bytes moved).
+        heads: head counts stated by the user; the layout then infers the other sizes from the tensors.
+    """
+
+    uri: str
+    config: Mapping[str, object]
+    where: Mapping[str, Container]
+    origin: Mapping[str, object] = field(default_factory=dict)
+    heads: Heads | None = None
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """Reads a config.json.
+
+    Raises:
+        ModelFault: it is not a JSON object.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelFault("config.json cannot be read", where=path, found=error) from error
+    if not isinstance(config, dict):
+        raise ModelFault("config.json is not a JSON object", where=path, found=type(config).__name__)
+    return config
+
+
+def open_files(paths: list[Path], index: Path | None = None) -> dict[str, Container]:
+    """Opens a checkpoint's weight files and maps every tensor name to its file.
+
+    Args:
+        paths: the weight files.
+        index: the sharded checkpoint's index (`*.index.json`), checked against the files' own headers.
+
+    Raises:
+        ModelFault: a file is damaged, two files hold one name, or the index does not fit the files.
+    """
+    where: dict[str, Container] = {}
+    for path in paths:
+        container = open_container(path)
+        for name in container.tensors:
+            if name in where:
+                raise ModelFault(
+                    f"two files of one checkpoint hold the tensor {name}",
+                    where=f"{where[name].path.name} and {path.name} in {path.parent}",
+                    fix="keep one version of the checkpoint in the folder",
+                )
+            where[name] = container
+    if index is not None:
+        _check_index(index, where)
+    return where
+
+
+def _check_index(index: Path, where: Mapping[str, Container]) -> None:
+    listed = read_config(index).get("weight_map")
+    if not isinstance(listed, dict):
+        raise ModelFault("a checkpoint's index has no weight_map", where=index)
+    wrong = [name for name, file in listed.items() if name not in where or where[name].path.name != file]
+    if wrong:
+        raise ModelFault(
+            f"a checkpoint's index names {len(wrong)} tensors that their files do not hold",
+            where=index,
+            found=", ".join(f"{name} in {listed[name]}" for name in wrong[:3]) + (" ..." if len(wrong) > 3 else ""),
+            expected="the tensors in the files' own headers",
+            fix="fetch the checkpoint again; if it is so at the source, report it there",
+        )

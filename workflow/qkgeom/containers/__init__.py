@@ -1,0 +1,49 @@
+"""File formats that hold tensors. Each names its tensors, says where their bytes lie, and reads whole rows of them."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from qkgeom.containers.base import Container, Reading, TensorInfo
+from qkgeom.errors import ModelFault
+
+__all__ = ["Container", "Reading", "TensorInfo", "open_container"]
+
+# First bytes of a file -> the module that reads it. Safetensors has no magic number: a length, then a JSON header.
+_MAGIC = {b"PK\x03\x04": "torch_zip", b"GGUF": "gguf"}
+
+
+def open_container(path: Path) -> Container:
+    """Opens a checkpoint file by what it holds, whatever its name.
+
+    Raises:
+        ModelFault: the file is missing, empty, truncated, or of a format that is not read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise ModelFault(f"cannot read a checkpoint file: {error.strerror}", where=path) from error
+    _refuse_known_strangers(path, head)
+    module = _MAGIC.get(head[:4], "safetensors")
+    return importlib.import_module(f"qkgeom.containers.{module}").open_file(path)
+
+
+def _refuse_known_strangers(path: Path, head: bytes) -> None:
+    if not head:
+        raise ModelFault("a checkpoint file is empty", where=path, fix="fetch it again")
+    if head.startswith(b"version https://git-lfs"):
+        raise ModelFault(
+            "a checkpoint file is a Git LFS pointer, not the weights",
+            where=path,
+            fix="run `git lfs pull` in the folder it came from",
+        )
+    if head[0] == 0x80 or head[:2] in (b"cc", b"(d"):  # a bare pickle: torch before 1.6, or its tar format
+        raise ModelFault(
+            "a checkpoint is in torch's legacy format, which is not a zip archive and cannot be read safely",
+            where=path,
+            found="a bare pickle stream",
+            expected="a zip archive (torch >= 1.6), safetensors or GGUF",
+            fix="load it in an environment you trust and save it again with torch.save or safetensors",
+        )

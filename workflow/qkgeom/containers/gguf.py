@@ -1,0 +1,83 @@
+"""GGUF (llama.cpp): tensors by the gguf package, dequantised to float32 row by row.
+
+llama.cpp reorders the rows of q and k inside each head (for its RoPE). The same order on both sides cancels in
+q . k, so W_qk does not change and nothing is undone; tests/test_containers.py proves it.
+
+Source: the gguf package, `gguf.GGUFReader` and `gguf.quants`; field names from its `constants.Keys`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qkgeom.containers.base import Container, TensorInfo
+from qkgeom.errors import ModelFault
+
+# config.json's word -> GGUF's, after the architecture's name
+FIELDS = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+}
+
+
+@dataclass
+class Gguf(Container):
+    """A GGUF file; quantised types are dequantised by the gguf package."""
+
+    format = "gguf"
+    package = "gguf"
+
+    def decode(self, name: str, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        dtype = self.tensors[name].dtype
+        if dtype in ("F32", "F16", "BF16", "F64"):
+            return super().decode(name, raw, shape)
+        try:
+            rows = np.frombuffer(raw, np.uint8).reshape(shape[0], -1)
+            return dequantize(rows, GGMLQuantizationType[dtype]).reshape(shape)
+        except NotImplementedError as error:
+            raise self.unreadable_dtype(name) from error
+
+
+def open_file(path: Path) -> Gguf:
+    """Reads a GGUF file's fields and tensor directory.
+
+    Raises:
+        ModelFault: not a whole GGUF file.
+    """
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+        architecture = reader.fields["general.architecture"].contents()
+        tensors = {
+            tensor.name: TensorInfo(
+                tuple(int(n) for n in reversed(tensor.shape)),  # ggml counts the fastest axis first
+                tensor.tensor_type.name,
+                int(tensor.data_offset),
+                int(tensor.data_offset + tensor.n_bytes),
+            )
+            for tensor in reader.tensors
+        }
+    except Exception as error:  # the reader indexes into the file and raises whatever numpy raises there
+        raise ModelFault(
+            "a GGUF file is truncated or damaged",
+            where=path,
+            found=f"{path.stat().st_size} bytes ({type(error).__name__}: {error})",
+            expected="the fields and tensors that its header announces",
+            fix="fetch the file again",
+        ) from error
+    config = {"model_type": architecture}
+    for word, gguf_word in FIELDS.items():
+        field = reader.fields.get(f"{architecture}.{gguf_word}")
+        if field is not None:
+            config[word] = field.contents()
+    return Gguf(path, tensors, config)

@@ -1,0 +1,45 @@
+"""The errors qkgeom raises on purpose: one readable message each, and what the pipeline does about it."""
+
+from __future__ import annotations
+
+
+class QkgeomError(Exception):
+    """Something that a person can understand and mend.
+
+    Args:
+        what: one sentence, what is wrong.
+        where: the file, table row or tensor it is about.
+        found: what is there.
+        expected: what should be there.
+        fix: what to do.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: object = None,
+        found: object = None,
+        expected: object = None,
+        fix: str | None = None,
+    ) -> None:
+        parts = {"where": where, "found": found, "expected": expected, "do": fix}
+        lines = [f"  {label + ':':<10}{text}" for label, text in parts.items() if text is not None]
+        super().__init__("\n".join([what, *lines]))
+        self.what = what
+
+
+class UsageError(QkgeomError):
+    """The command line, the configuration or a table asks for something impossible."""
+
+    exit_code = 2
+
+
+class ModelFault(QkgeomError):
+    """A permanent fault of one model (gated, missing, unreadable): the pipeline records it and goes on without it."""
+
+
+class TransientFault(QkgeomError):
+    """A fault that may pass (network, full disk): the step fails and may be tried again."""

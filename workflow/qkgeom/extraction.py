@@ -1,0 +1,141 @@
+"""From a checkpoint to an artifact: read each layer's query and key weights, store W_q and W_k, write the manifest."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from qkgeom import __version__, artifacts
+from qkgeom.artifacts import StoredTensor, tensor_name
+from qkgeom.checkpoint import Checkpoint
+from qkgeom.containers.base import DTYPES
+from qkgeom.layouts.base import Layout
+from qkgeom.locate import Layer, find_layers
+
+logger = logging.getLogger(__name__)
+FINAL = "final"
+
+
+def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[np.ndarray, np.ndarray, dict[str, dict]]:
+    """Reads one layer.
+
+    Returns:
+        W_q [d_model, n_head, d_head], W_k [d_model, n_kv_head, d_head], and for each need of the layout the record
+        of the bytes it was read from.
+    """
+    arrays, records = {}, {}
+    for key, need in layer.needs.items():
+        name = layer.names[need.role]
+        reading = checkpoint.where[name].read(name, need.rows)
+        arrays[key], records[key] = reading.array, reading.record
+    W_q, W_k = layout.split(arrays, layer.shape)
+    return W_q, W_k, records
+
+
+def extract(
+    checkpoint: Checkpoint,
+    layout: Layout,
+    folder: Path,
+    model: str,
+    progress: Callable[[Sequence[Layer]], Iterator[Layer]] = iter,
+) -> dict[str, object]:
+    """Writes the artifact of a checkpoint with one snapshot, `final`, layer by layer.
+
+    Args:
+        checkpoint: the opened checkpoint.
+        layout: how its tensors become W_q and W_k.
+        folder: where the artifact goes; made if needed.
+        model: id of the model.
+        progress: wraps the layers to show how far the work is.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ModelFault: the checkpoint cannot be read or does not fit the layout.
+        TransientFault: the disk refuses the write.
+    """
+    layers = find_layers(checkpoint, layout)
+    tensors = [tensor for layer in layers for tensor in _stored(checkpoint, layer)]
+    records: dict[int, dict] = {}
+
+    def values() -> Iterator[np.ndarray]:
+        for layer in progress(layers):
+            W_q, W_k, records[layer.index] = layer_weights(checkpoint, layout, layer)
+            yield W_q
+            yield W_k
+
+    target = folder / f"{FINAL}.safetensors"
+    metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
+    digests = artifacts.write_snapshot(target, tensors, values(), metadata)
+    manifest = {
+        "model": model,
+        "status": "ok",
+        "uri": checkpoint.uri,
+        "source": dict(checkpoint.origin),
+        "layout": layout.name,
+        "part": layout.part,
+        "not_in_W_qk": _flags(checkpoint, layout, layers),
+        "n_layer": len(layers),
+        "bytes": {
+            "checkpoint": sum(each.tensors[name].stop - each.tensors[name].start for name, each in checkpoint.where.items()),
+            "read": sum(record["bytes"][1] - record["bytes"][0] for each in records.values() for record in each.values()),
+            "stored": target.stat().st_size,
+        },
+        "versions": _versions(checkpoint),
+        "snapshots": {FINAL: {"file": target.name, "layers": [_layer_record(layer, records, tensors, digests) for layer in layers]}},
+    }
+    artifacts.write_manifest(folder, manifest)
+    logger.info("%s: %d layers stored in %s", model, len(layers), target)
+    return manifest
+
+
+def failed_manifest(model: str, uri: str, reason: str) -> dict[str, object]:
+    """The manifest of a model with a permanent fault: the pipeline goes on without it, and `check` names it."""
+    return {"model": model, "status": "failed", "reason": reason, "uri": uri}
+
+
+def _stored(checkpoint: Checkpoint, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
+    sizes = layer.shape
+    published = [checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()]
+    # the first need is the query's and the last the key's, or both are one fused tensor; quantised types become fp32
+    q, k = (DTYPES.get(dtype, DTYPES["F32"]) for dtype in (published[0], published[-1]))
+    return (
+        StoredTensor(tensor_name(layer.index, "W_q"), (sizes.d_model, sizes.n_head, sizes.d_head), q),
+        StoredTensor(tensor_name(layer.index, "W_k"), (sizes.d_model, sizes.n_kv_head, sizes.d_head), k),
+    )
+
+
+def _layer_record(layer: Layer, records: Mapping, tensors: Sequence[StoredTensor], digests: Mapping[str, str]) -> dict:
+    names = tensor_name(layer.index, "W_q"), tensor_name(layer.index, "W_k")
+    stored = {tensor.name: tensor for tensor in tensors if tensor.name in names}
+    return {
+        "layer": layer.index,
+        **vars(layer.shape),
+        "read": records[layer.index],
+        "stored": {
+            name: {"dtype": str(stored[name].dtype), "shape": list(stored[name].shape), "sha256": digests[name]} for name in names
+        },
+    }
+
+
+def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> dict[str, object]:
+    """What the model adds to q . k beyond x W_qk x^T, as the paper leaves it out."""
+    siblings = [name.removesuffix("weight") for layer in layers for name in layer.names.values()]
+    parents = {name.rsplit(".", 2)[0] for layer in layers for name in layer.names.values()}
+    return {
+        "position": layout.position,
+        "bias": any(name + "bias" in checkpoint.where for name in siblings)
+        or any(f"{parent}.q_bias" in checkpoint.where for parent in parents),
+        "qk_norm": any(f"{parent}.q_norm.weight" in checkpoint.where for parent in parents),
+    }
+
+
+def _versions(checkpoint: Checkpoint) -> dict[str, str]:
+    packages = sorted({"numpy"} | {container.package for container in checkpoint.where.values()})
+    return {"qkgeom": __version__, "python": platform.python_version(), **{name: version(name) for name in packages}}

