@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qkgeom.containers import Container, open_container
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, UsageError
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,23 @@ class Heads:
 
     n_head: int
     n_kv_head: int
+
+
+def heads_from(n_head: int | None, n_kv_head: int | None) -> Heads | None:
+    """The head counts of a command line; key heads are as many as query heads unless said otherwise.
+
+    Raises:
+        UsageError: they are impossible.
+    """
+    if n_head is None and n_kv_head is None:
+        return None
+    if n_head is None or n_head < 1 or (n_kv_head or 1) < 1 or n_head % (n_kv_head or 1):
+        raise UsageError(
+            "the head counts are impossible",
+            found=f"--n-head {n_head} --n-kv-head {n_kv_head}",
+            expected="--n-head, and --n-kv-head that divides it",
+        )
+    return Heads(n_head, n_kv_head or n_head)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ def _refuse_known_strangers(path: Path, head: bytes) -> None:
             where=path,
             fix="run `git lfs pull` in the folder it came from",
         )
-    if head[0] == 0x80 or head[:2] in (b"cc", b"(d"):  # a bare pickle: torch before 1.6, or its tar format
+    # A bare pickle: torch before 1.6, or its tar format. A safetensors file may begin so too, with its header's length,
+    # but then the header follows.
+    if (head[0] == 0x80 or head[:2] in (b"cc", b"(d")) and head[8:9] != b"{":
         raise ModelFault(
             "a checkpoint is in torch's legacy format, which is not a zip archive and cannot be read safely",
             where=path,

@@ -20,7 +20,7 @@ class Bert(SeparateLinear):
     gguf = {"q": r"blk\.{N}\.attn_q\.weight", "k": r"blk\.{N}\.attn_k\.weight"}
     cases = tuple(
         Case(model, dict(_TINY))
-        for model in ("BertModel", "BertForMaskedLM", "RobertaForMaskedLM", "XLMRobertaModel", "ElectraModel")
+        for model in ("BertModel", "BertForMaskedLM", "RobertaForMaskedLM", "XLMRobertaModel", "CamembertModel", "ElectraModel")
     )
 
 

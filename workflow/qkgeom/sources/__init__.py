@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.checkpoint import Checkpoint, Heads, open_files, read_config
+from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import Fetched
 
@@ -69,19 +70,23 @@ def open_checkpoint(
     source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
     with source.fetch(address, sha256) as fetched:
         where = open_files(fetched.weights, fetched.index)
-        config = _config(uri, fetched, next(iter(where.values())).config if where else {}, architecture)
+        config = _config(fetched, where, architecture)
+        if not config and heads is None:
+            raise _no_config(uri)
         yield Checkpoint(uri, config, where, fetched.origin, heads)
 
 
-def _config(uri: str, fetched: Fetched, embedded: dict[str, object], architecture: str | None) -> dict[str, object]:
+def _config(fetched: Fetched, where: Mapping[str, Container], architecture: str | None) -> dict[str, object]:
+    """config.json, else what the files say of themselves (GGUF), with the architecture that the user stated."""
+    embedded = next((container.config for container in where.values()), {})
     config = read_config(fetched.config) if fetched.config else dict(embedded)
-    if architecture:
-        config["model_type"] = architecture
-    if not config:
-        raise ModelFault(
-            "the checkpoint has no config.json, so its architecture is unknown",
-            where=uri,
-            expected="a config.json beside the weights",
-            fix="put one there, or say --architecture, --n-head and --n-kv-head",
-        )
-    return config
+    return config | ({"model_type": architecture} if architecture else {})
+
+
+def _no_config(uri: str) -> ModelFault:
+    return ModelFault(
+        "the checkpoint has no config.json, so its architecture is unknown",
+        where=uri,
+        expected="a config.json beside the weights",
+        fix="put one there, or say --architecture, --n-head and --n-kv-head",
+    )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from qkgeom.errors import ModelFault
+
+T = TypeVar("T")  # PEP 695 needs Python 3.12
 
 
 @dataclass(frozen=True)
@@ -37,33 +42,35 @@ class Choice:
     index: str | None
 
 
-# In order of preference. Everything else (`consolidated*`, `original/*`, adapters, TF, Flax, ONNX) is ignored.
+# In transformers' order of preference. All else (`consolidated*`, `original/*`, adapters, TF, Flax, ONNX) is ignored.
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
 _LONE = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+_NOT_WEIGHTS = ("adapter", "consolidated", "training_args", "optimizer", "scheduler", "rng_state", ".")
 
 
 def choose_files(names: Collection[str], where: object) -> Choice:
     """Chooses one checkpoint among the file names of a folder or repository.
 
-    Sharded files without an index are taken when all are there.
+    With an index, `weights` are all shards there; `listed_shards` keeps those that the index lists. Sharded files
+    without an index are taken when all are there.
 
     Raises:
         ModelFault: no weights, or several checkpoints none of which has a standard name.
     """
     config = "config.json" if "config.json" in names else None
     for index, whole in zip(_INDEXES, _WHOLE, strict=True):
-        if index in names:
-            kind = whole.rpartition(".")[2]
-            return Choice(sorted(n for n in names if (m := _SHARD.fullmatch(n)) and m[4] == kind), config, index)
         if whole in names:
             return Choice([whole], config, None)
-        if shards := sorted(n for n in names if (m := _SHARD.fullmatch(n)) and whole.endswith(m[4])):
+        shards = sorted(n for n in names if (m := _SHARD.fullmatch(n)) and whole.endswith(m[4]))
+        if index in names:
+            return Choice(shards, config, index)
+        if shards:
             _require_all_shards(shards, where)
             return Choice(shards, config, None)
     for suffix in _LONE:
-        lone = sorted(n for n in names if n.endswith(suffix) and "/" not in n and not n.startswith(("adapter", "training_args", ".")))
+        lone = sorted(n for n in names if n.endswith(suffix) and "/" not in n and not n.startswith(_NOT_WEIGHTS))
         if len(lone) == 1:
             return Choice(lone, config, None)
         if lone:
@@ -72,7 +79,7 @@ def choose_files(names: Collection[str], where: object) -> Choice:
                 where=where,
                 found=", ".join(lone[:5]) + (" ..." if len(lone) > 5 else ""),
                 expected=" or ".join(_WHOLE),
-                fix="name one file",
+                fix="fetch the one you mean and name it as file:PATH",
             )
     raise ModelFault(
         "no weights here",
@@ -80,6 +87,72 @@ def choose_files(names: Collection[str], where: object) -> Choice:
         found=", ".join(sorted(names)[:8]) or "nothing",
         expected="a safetensors, torch (.bin, .pt) or GGUF file",
     )
+
+
+def listed_shards(index: Path, names: Collection[str], where: object) -> list[str]:
+    """The files that a sharded checkpoint's index lists; others beside them are left from another sharding.
+
+    Args:
+        index: the index.
+        names: the files of the folder or repository.
+        where: for the message.
+
+    Raises:
+        ModelFault: the index cannot be read, or lists files that are not there.
+    """
+    try:
+        listed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        missing = sorted(listed - set(names))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelFault("a checkpoint's index cannot be read", where=f"{where}, {index.name}", found=repr(error)) from error
+    if missing or not listed:
+        raise ModelFault(
+            "a sharded checkpoint is incomplete",
+            where=f"{where}, {index.name}",
+            found=f"no {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}" if missing else "an empty weight_map",
+            expected=f"the {len(listed)} files that the index lists",
+            fix="fetch the missing files; if it is so at the source, report it there",
+        )
+    return sorted(listed)
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def the_one(weights: Sequence[T], where: object) -> T:
+    """The only weight file, since a pinned sha256 says nothing about several.
+
+    Raises:
+        ModelFault: there are several.
+    """
+    if len(weights) != 1:
+        raise ModelFault(
+            "a sha256 is pinned, but the checkpoint has several files",
+            where=where,
+            found=f"{len(weights)} files",
+            expected="one weight file",
+            fix="leave the sha256 out",
+        )
+    return weights[0]
+
+
+def require_digest(found: str, sha256: str, where: object) -> None:
+    """Compares a file's sha256 with the pinned one.
+
+    Raises:
+        ModelFault: it is another file.
+    """
+    if found != sha256.lower():
+        raise ModelFault(
+            "a checkpoint file is not the one that was pinned",
+            where=where,
+            found=f"sha256 {found}",
+            expected=f"sha256 {sha256}",
+            fix="do not use this file; check where it comes from, or the sha256 that was pinned",
+        )
 
 
 def cache_folder() -> Path:
@@ -90,11 +163,14 @@ def cache_folder() -> Path:
 
 
 def _require_all_shards(shards: list[str], where: object) -> None:
-    numbers = [_SHARD.fullmatch(name) for name in shards]
-    total = int(numbers[0][3])
-    present = {int(match[2]) for match in numbers}
-    if missing := sorted(set(range(1, total + 1)) - present):
+    matches = [_SHARD.fullmatch(name) for name in shards]
+    total = max(int(match[3]) for match in matches)
+    present = sorted(int(match[2]) for match in matches)
+    if present != list(range(1, total + 1)):
         raise ModelFault(
-            "a sharded checkpoint is incomplete", where=where, found=f"shards {sorted(present)}", expected=f"{total} shards",
-            fix=f"fetch the missing shards {missing}",
-        )  # fmt: skip
+            "a sharded checkpoint without an index is incomplete, or several are mixed",
+            where=where,
+            found=f"shards {', '.join(map(str, present))}",
+            expected=f"shards 1 to {total}, each once",
+            fix="fetch all shards of one checkpoint, and its index",
+        )

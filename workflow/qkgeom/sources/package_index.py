@@ -25,7 +25,16 @@ from qkgeom.sources.base import Fetched, cache_folder
 logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+]+)/(?P<path>.+)")
 # What pip prints when it could not talk to the index, as opposed to the index saying no
-_UNREACHABLE = ("connection", "timed out", "temporary failure", "name or service", "max retries", "proxyerror", "sslerror", "retrying")
+_UNREACHABLE = (
+    "connection",
+    "timed out",
+    "temporary failure",
+    "name or service",
+    "max retries",
+    "proxyerror",
+    "sslerror",
+    "retrying",
+)
 LEAVE_OUT = "set `package_index: false` in config.yaml (or run with --config package_index=false)"
 
 

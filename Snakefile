@@ -1,0 +1,50 @@
+# qkgeom: symmetry and directionality of query-key weights, from checkpoints to figures.
+#
+# Paths
+#   results/models/<model>/manifest.json            extract   (weights beside it: <snapshot>.safetensors)
+#   results/models/<model>/scores.csv               score
+#   results/<preset>/collected/{scores,summary}.csv collect
+#   results/<preset>/figures/<figure>.{pdf,png,csv} figure
+#   results/<preset>/tables/<table>.{tex,csv,md}    table
+#   results/<preset>/check.txt                      check
+#   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
+#
+# Models are rows of workflow/models.tsv; figures and tables are files of workflow/qkgeom/{figures,tables}/.
+
+from snakemake.utils import min_version
+
+min_version("9.19")
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/extract.smk"
+include: "workflow/rules/score.smk"
+include: "workflow/rules/render.smk"
+
+
+rule all:
+    """Everything of the preset: scores, figures, tables, and the check that names what is missing."""
+    default_target: True
+    input:
+        f"{OUT}/check.txt",
+
+
+rule scores:
+    """The scores and their summary, without figures."""
+    input:
+        rules.collect.output,
+
+
+rule figures:
+    """Every figure of the preset."""
+    input:
+        figure_targets(),
+
+
+rule tables:
+    """Every table of the preset."""
+    input:
+        table_targets(),

@@ -1,0 +1,248 @@
+"""The contract of a layout: what it extracts is what the real module multiplies.
+
+A tiny real model gets random weights, is saved in its native format and extracted. Then it runs, and a recorder notes
+for every attention layer the input x of the projection that owns the extracted tensors, and the operands q and k of
+the attention product that follows. Nothing here knows how a fused weight is split; the wrong readings at the end do,
+to show that the comparison would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from qkgeom.artifacts import read_layer
+from qkgeom.extraction import extract
+from qkgeom.layouts import layout_for
+from qkgeom.layouts.base import AttentionShape, Case, FusedConv1D, FusedPerHead, FusedRows, Layout
+from qkgeom.sources import open_checkpoint
+
+N_TOKEN = 7  # no head size of any case, so that the product q k^T cannot be taken for attention times v
+QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
+FUSED = (FusedRows, FusedPerHead, FusedConv1D)
+PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
+
+
+def build(case: Case) -> torch.nn.Module:
+    """The real model on the case's config, all weights random, all biases zero."""
+    torch.manual_seed(0)
+    if case.library == "timm":
+        import timm
+
+        model = timm.create_model(case.model, pretrained=False, **case.config)
+    else:
+        import transformers
+
+        model_class = getattr(transformers, case.model)
+        model = model_class(model_class.config_class(**case.config))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+            else:  # gains, also those that start near zero
+                parameter.normal_(1, 0.2)
+    return model.eval()
+
+
+def save(model: torch.nn.Module, case: Case, folder: Path) -> Path:
+    """Writes config.json and model.safetensors as the model's own library does."""
+    if case.library == "timm":
+        from timm.models._hub import save_for_hf
+
+        save_for_hf(model, folder, model_args=dict(case.config), safe_serialization=True)
+    else:
+        model.save_pretrained(folder)
+    return folder
+
+
+def inputs(model: torch.nn.Module, case: Case) -> dict[str, torch.Tensor]:
+    """One random example; position 0 for every token, so that RoPE turns nothing."""
+    if case.inputs == "pixels":
+        size = case.config.get("image_size") or case.config["img_size"]
+        return {"x" if case.library == "timm" else "pixel_values": torch.randn(1, 3, size, size)}
+    tokens = torch.randint(3, model.config.vocab_size, (1, N_TOKEN))
+    return {"input_ids": tokens, "position_ids": torch.zeros_like(tokens)}
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One attention product as executed: x [token, d_model], q and k [n_head, token, d_head], all float64."""
+
+    layer: int
+    x: torch.Tensor
+    q: torch.Tensor
+    k: torch.Tensor
+
+
+class Recorder(TorchFunctionMode):
+    """Notes the input of each watched weight, and the operands of the first attention product after it."""
+
+    def __init__(self, watched: Mapping[torch.nn.Parameter, int], roles: int) -> None:
+        super().__init__()
+        self.layer_of = {id(weight): layer for weight, layer in watched.items()}
+        self.roles = roles
+        self.inputs: dict[int, torch.Tensor] = {}  # of the layer under way, by weight
+        self.layer = -1
+        self.executions: list[Execution] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        operands = [*args, *(kwargs or {}).values()]
+        if func in (F.linear, torch.addmm):
+            x, weight = operands[:2] if func is F.linear else operands[1:3]
+            if id(weight) in self.layer_of:
+                self.layer = self.layer_of[id(weight)]
+                self.inputs[id(weight)] = x.reshape(-1, x.shape[-1]).double()
+        elif self.inputs and (func is F.scaled_dot_product_attention or func in PRODUCTS):
+            self._product(operands[0], operands[1] if func not in PRODUCTS else operands[1].mT)
+        return func(*args, **(kwargs or {}))
+
+    def _product(self, q: torch.Tensor, k: torch.Tensor) -> None:
+        xs = list(self.inputs.values())
+        n_token = len(xs[0])
+        if not q.shape[-2] == k.shape[-2] == n_token:
+            return
+        assert len(xs) == self.roles, "attention ran before all of the layer's extracted weights were used"
+        assert all(torch.equal(x, xs[0]) for x in xs), "q and k come from different inputs: this is no self-attention"
+        q, k = (operand.reshape(-1, n_token, operand.shape[-1]).double() for operand in (q, k))
+        k = k.repeat_interleave(len(q) // len(k), 0)  # what torch does with enable_gqa=True
+        self.executions.append(Execution(self.layer, xs[0], q, k))
+        self.inputs = {}
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A case's checkpoint, its artifact, and what the model executed with each attention implementation."""
+
+    layout: Layout
+    case: Case
+    checkpoint: Path
+    artifact: Path
+    manifest: dict[str, object]
+    executions: dict[str, list[Execution]]
+
+    def weights(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """W_q and W_k of the artifact, W_k repeated for each query head: both [d_model, n_head, d_head] in float64."""
+        W_q, W_k = self.stored(layer)
+        return W_q, W_k[:, torch.arange(W_q.shape[1]) // (W_q.shape[1] // W_k.shape[1])]
+
+    def stored(self, layer: int) -> list[torch.Tensor]:
+        """W_q [d_model, n_head, d_head] and W_k [d_model, n_kv_head, d_head] of the artifact, in float64."""
+        return [torch.tensor(W).double() for W in read_layer(self.artifact, "final.safetensors", layer)]
+
+
+def extracted(layout: Layout, case: Case, folder: Path) -> Extracted:
+    """Builds, saves, extracts and runs a case."""
+    model = build(case)
+    checkpoint = save(model, case, folder / "checkpoint")
+    with open_checkpoint(f"file:{checkpoint}") as opened:
+        chosen = layout_for(opened.config, layout.part)
+        assert chosen is layout
+        manifest = extract(opened, chosen, folder / "artifact", "tiny")
+    watched = owners(model, checkpoint, manifest)
+    executions = {fused: list(run(model, case, watched, fused)) for fused in ("fused", "eager")}
+    return Extracted(layout, case, checkpoint, folder / "artifact", manifest, executions)
+
+
+def owners(model: torch.nn.Module, checkpoint: Path, manifest: Mapping) -> dict[torch.nn.Parameter, int]:
+    """The model's own parameters behind the tensors that were read, found by value: a library renames when it saves."""
+    stored = safetensors.torch.load_file(checkpoint / "model.safetensors")
+    found = {}
+    for layer in manifest["snapshots"]["final"]["layers"]:
+        for name in {record["tensor"] for record in layer["read"].values()}:
+            equal = [p for p in model.parameters() if p.shape == stored[name].shape and torch.equal(p, stored[name])]
+            assert len(equal) == 1, f"{name} is {len(equal)} parameters of the model"
+            found[equal[0]] = layer["layer"]
+    return found
+
+
+def run(model: torch.nn.Module, case: Case, watched: Mapping, implementation: str) -> list[Execution]:
+    """Runs the model once with torch's fused attention or with plain products."""
+    if case.library == "timm":
+        for module in model.modules():
+            if hasattr(module, "fused_attn"):
+                module.fused_attn = implementation == "fused"
+    elif implementation == "eager":
+        model.set_attn_implementation("eager")
+    for module in list(model.modules()):
+        for norm in QK_NORMS:
+            if isinstance(getattr(module, norm, None), torch.nn.Module):
+                setattr(module, norm, torch.nn.Identity())
+    roles = len(watched) // len(set(watched.values()))
+    with torch.no_grad(), Recorder(watched, roles) as recorder:
+        model(**inputs(model, case))
+    assert not recorder.inputs, "a layer's projection ran without an attention product after it"
+    return recorder.executions
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Relative differences between executed and extracted products, after the best common scalar.
+
+    Attributes:
+        heads: q_h . k_g(h) of each head, [n_head].
+        layer: their sum over heads.
+        scale: the scalar.
+    """
+
+    heads: torch.Tensor
+    layer: float
+    scale: float
+
+
+def mismatch(execution: Execution, W_q: torch.Tensor, W_k: torch.Tensor) -> Mismatch:
+    """Compares q_h(x_i) . k_h(x_j) as executed with x_i W_q,h W_k,h^T x_j; W_q and W_k are [d_model, n_head, d_head]."""
+    x = execution.x
+    executed = execution.q @ execution.k.mT
+    heads = x @ (W_q.movedim(1, 0) @ W_k.movedim(1, 0).mT) @ x.T
+    layer = x @ (W_q.flatten(1) @ W_k.flatten(1).T) @ x.T
+    scale = (executed * heads).sum() / heads.square().sum()
+    return Mismatch(
+        torch.linalg.matrix_norm(executed - scale * heads) / torch.linalg.matrix_norm(executed),
+        float((executed.sum(0) - scale * layer).norm() / executed.sum(0).norm()),
+        float(scale),
+    )
+
+
+def wrong_readings(case: Extracted, layer: int) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Every wrong way to read the layer's tensors that the shapes allow: name, W_q and W_k for each query head."""
+    W_q, W_k = case.weights(layer)
+    yield "q and k exchanged", W_k, W_q
+    record = case.manifest["snapshots"]["final"]["layers"][layer]
+    shape = AttentionShape(*(record[size] for size in ("d_model", "n_head", "n_kv_head", "d_head")))
+    if 1 < shape.n_kv_head < shape.n_head:
+        pairing = torch.arange(shape.n_head) % shape.n_kv_head
+        yield "query head h with key head h mod n_kv_head", W_q, case.stored(layer)[1][:, pairing]
+    if isinstance(case.layout, FUSED):
+        assert shape.n_kv_head == shape.n_head, "no wrong readings are written for a fused weight with grouped queries"
+        name = next(iter(record["read"].values()))["tensor"]
+        stored = safetensors.torch.load_file(case.checkpoint / "model.safetensors")[name].numpy()
+        for way, (q, k) in _fused_readings(case.layout, stored, shape):
+            yield way, torch.tensor(q).double(), torch.tensor(k).double()
+
+
+def _fused_readings(layout: Layout, stored: np.ndarray, shape: AttentionShape) -> Iterator[tuple[str, tuple]]:
+    """The same tensor under the other fused splits, as it lies without a transpose, and one part further on."""
+    columns, per_head = isinstance(layout, FusedConv1D), isinstance(layout, FusedPerHead)
+    linear = stored.T if columns else stored  # [3 * n_head * d_head, d_model]
+    other = FusedRows() if per_head else FusedPerHead()
+    yield type(other).__name__, _split(other, linear, shape)
+    untransposed = stored.reshape(stored.shape[::-1])
+    for wrong in (FusedRows(), FusedPerHead()) if columns else (FusedConv1D(),):
+        yield f"{type(wrong).__name__}, not transposed", _split(wrong, untransposed, shape)
+    part = shape.d_head if per_head else shape.n_head * shape.d_head
+    further = np.roll(linear, -part, 0)
+    yield "k and v for q and k", _split(layout, further.T if columns else further, shape)
+
+
+def _split(layout: Layout, tensor: np.ndarray, shape: AttentionShape) -> tuple[np.ndarray, np.ndarray]:
+    needs = layout.needs(shape)
+    return layout.split({key: tensor[slice(*need.rows)] if need.rows else tensor for key, need in needs.items()}, shape)

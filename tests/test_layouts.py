@@ -1,0 +1,181 @@
+"""Every layout against the models it reads; see contract.py."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import timm
+import torch
+from contract import build, extracted, mismatch, save, wrong_readings
+
+from qkgeom.artifacts import read_layer
+from qkgeom.checkpoint import Heads
+from qkgeom.errors import UsageError
+from qkgeom.extraction import extract
+from qkgeom.layouts import all_layouts, layout_for, layout_named
+from qkgeom.layouts.base import Case, FusedConv1D, FusedPerHead, FusedRows, SeparateLinear
+from qkgeom.layouts.timm_vit import timm_heads
+from qkgeom.sources import open_checkpoint
+
+CASES = [
+    pytest.param((layout, case), id=f"{layout.name}-{case.model}-{number}")
+    for layout in all_layouts().values()
+    for number, case in enumerate(layout.cases)
+]
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "depth")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("case")
+    yield extracted(*request.param, folder)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("layout", all_layouts().values(), ids=all_layouts())
+def test_every_architecture_of_a_layout_has_a_case(layout):
+    assert layout.cases
+    proved = {build(case).config.model_type for case in layout.cases if case.library == "transformers"}
+    assert proved >= {kind for kind in layout.model_types if kind != "timm_vit"}
+
+
+@pytest.mark.parametrize("implementation", ["fused", "eager"])
+def test_extracted_weights_are_what_the_model_multiplies(case, implementation):
+    executions = case.executions[implementation]
+    order = [execution.layer for execution in executions]
+    assert order == sorted(order) and set(order) == set(range(case.manifest["n_layer"]))
+    assert len(order) == next(case.case.config[name] for name in DEPTHS if name in case.case.config)
+    for execution in executions:
+        W_q, W_k = case.weights(execution.layer)
+        found = mismatch(execution, W_q, W_k)
+        assert found.heads.shape == (W_q.shape[1],)
+        assert found.heads.max() < 1e-4 and found.layer < 1e-4
+        scales = np.array([1, W_q.shape[2] ** -0.5])  # plain, or with the softmax scale in q
+        assert np.isclose(found.scale, scales, rtol=1e-4).any()
+
+
+def test_wrong_readings_are_noticed(case):
+    first = {execution.layer: execution for execution in reversed(case.executions["fused"])}
+    for layer, execution in first.items():
+        for way, W_q, W_k in wrong_readings(case, layer):
+            found = mismatch(execution, W_q, W_k)
+            assert found.heads.max() > 0.1 and found.layer > 0.1, way
+
+
+def test_wrong_readings_cover_every_way_of_storing():
+    ways = (SeparateLinear, FusedRows, FusedPerHead, FusedConv1D)
+    assert all(isinstance(layout, ways) for layout in all_layouts().values())
+    assert all(any(isinstance(layout, way) for layout in all_layouts().values()) for way in ways)
+
+
+def test_without_config_json_the_stated_heads_give_the_same_weights(case, tmp_path):
+    lone = tmp_path / "model.safetensors"
+    lone.symlink_to(case.checkpoint / "model.safetensors")
+    sizes = case.manifest["snapshots"]["final"]["layers"][0]
+    heads = Heads(sizes["n_head"], sizes["n_kv_head"])
+    with open_checkpoint(f"file:{lone}", architecture=case.layout.model_types[0], heads=heads) as opened:
+        again = extract(opened, layout_for(opened.config, case.layout.part), tmp_path / "artifact", "tiny")
+    assert again["snapshots"] == case.manifest["snapshots"]
+    for layer in range(again["n_layer"]):
+        for one, other in zip(
+            read_layer(case.artifact, "final.safetensors", layer),
+            read_layer(tmp_path / "artifact", "final.safetensors", layer),
+            strict=True,
+        ):
+            assert np.array_equal(one, other)
+
+
+_BERT, _LLAMA, _BEIT = all_layouts()["bert"].cases[0], all_layouts()["llama"].cases[1], all_layouts()["timm_vit"].cases[3]
+_SMALL = {"img_size": 32, "depth": 1}
+
+
+@pytest.mark.parametrize(
+    ("layout", "case", "bias", "position", "qk_norm"),
+    [
+        ("bert", _BERT, True, "learned", False),
+        ("llama", _LLAMA, False, "rope", False),
+        ("llama", Case("LlamaModel", {**_LLAMA.config, "attention_bias": True}), True, "rope", False),
+        ("gpt2", all_layouts()["gpt2"].cases[0], True, "learned", False),
+        ("timm_vit", Case("beit_base_patch16_224", {**_SMALL, "embed_dim": 24, "num_heads": 3}, "timm"), True, None, False),
+        ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qkv_bias": False}, "timm", "pixels"), False, "learned", False),
+        ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qk_norm": True}, "timm", "pixels"), True, "learned", True),
+    ],
+)
+def test_manifest_says_what_is_not_in_the_weights(layout, case, bias, position, qk_norm, tmp_path):
+    folder = save(build(case), case, tmp_path / "checkpoint")
+    with open_checkpoint(f"file:{folder}") as opened:
+        flags = extract(opened, layout_named(layout), tmp_path / "artifact", "tiny")["not_in_W_qk"]
+    assert (flags["bias"], flags["qk_norm"]) == (bias, qk_norm)
+    assert position in (None, flags["position"])
+
+
+def test_with_qk_norm_the_weights_are_those_before_the_norm(tmp_path):
+    case = Case("vit_tiny_patch16_224", {**_SMALL, "qk_norm": True}, "timm", "pixels")
+    proof = extracted(layout_named("timm_vit"), case, tmp_path)
+    (execution,) = proof.executions["fused"]
+    assert mismatch(execution, *proof.weights(0)).heads.max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "aimv2_large_patch14_224",
+        "beit_base_patch16_224",
+        "beit_large_patch16_512",
+        "beitv2_base_patch16_224",
+        "deit_tiny_distilled_patch16_224",
+        "deit_small_patch16_224",
+        "deit3_small_patch16_224",
+        "deit3_huge_patch14_224",
+        "vit_tiny_patch16_224",
+        "vit_base_patch32_224",
+        "vit_small_patch14_reg4_dinov2",
+        "vit_base_patch16_siglip_224",
+    ],
+)
+def test_table_of_timm_architectures_is_that_of_timm(architecture):
+    with torch.device("meta"):
+        blocks = timm.create_model(architecture, pretrained=False).blocks
+    layout, config = layout_named("timm_vit"), {"architecture": f"{architecture}.some_pretraining"}
+    assert layout_for(config) is layout
+    assert layout.n_layer(config) == len(blocks)
+    for number, block in enumerate(blocks):
+        shape = layout.shape(config, number)
+        assert (shape.d_model, shape.n_head) == (block.attn.qkv.in_features, block.attn.num_heads)
+        assert layout.needs(shape)["q"].shape == tuple(block.attn.qkv.weight.shape)
+
+
+def test_table_of_timm_architectures_names_nothing_that_timm_lacks():
+    assert set(timm_heads()) <= set(timm.list_models())
+
+
+def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(UsageError) as caught:
+        layout_for({"model_type": "perceptron"})
+    message = str(caught.value)
+    assert "perceptron" in message
+    assert all(kind in message for layout in all_layouts().values() for kind in layout.model_types)
+
+
+def test_an_unknown_layout_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(UsageError) as caught:
+        layout_named("perceptron")
+    assert all(name in str(caught.value) for name in all_layouts())
+
+
+def test_a_part_is_refused_where_there_is_one_only():
+    with pytest.raises(UsageError, match="one part only"):
+        layout_for({"model_type": "bert"}, "decoder")
+
+
+def test_timm_config_that_is_saved_names_the_architecture_alone(tmp_path):
+    """What the table is for: a published timm config.json states no head count."""
+    case = Case("vit_tiny_patch16_224", {"img_size": 32}, "timm", "pixels")
+    config_file = save(build(case), case, tmp_path) / "config.json"
+    config = json.loads(config_file.read_text())
+    assert "num_heads" not in json.dumps(config)
+    with open_checkpoint(f"file:{tmp_path}") as opened:
+        manifest = extract(opened, layout_for(opened.config), tmp_path / "artifact", "tiny")
+    assert manifest["n_layer"] == 12
+    assert manifest["snapshots"]["final"]["layers"][0]["n_head"] == 3

@@ -1,0 +1,5 @@
+"""`python -m qkgeom`."""
+
+from qkgeom.cli import main
+
+main()

@@ -1,0 +1,76 @@
+"""`qkgeom.score`: the scores of a model that is already in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from qkgeom.checkpoint import Checkpoint
+from qkgeom.containers.memory import from_state_dict
+from qkgeom.errors import UsageError
+from qkgeom.extraction import FINAL, layer_weights
+from qkgeom.layouts import layout_for
+from qkgeom.locate import find_layers
+from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def score(
+    module_or_state_dict: object,
+    config: Mapping[str, object] | None = None,
+    *,
+    part: str | None = None,
+    heads: bool = False,
+    device: str = "auto",
+) -> pd.DataFrame:
+    """Scores a model in memory, layer by layer; no file is read or written.
+
+    Args:
+        module_or_state_dict: a transformers or timm model, or a state dict (torch tensors or numpy arrays by name).
+        config: what config.json says (a mapping with `model_type`, head counts, sizes); a transformers model brings
+            its own, a timm model's sizes are read from it.
+        part: `encoder` or `decoder`, where the architecture has both.
+        heads: add a row per head.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Returns:
+        One row per layer (and head) with the columns of scores.csv (`scoring.COLUMNS`).
+
+    Raises:
+        UsageError: no config, or an architecture that no layout reads.
+        ModelFault: the tensors do not fit the layout or the config.
+    """
+    import pandas as pd
+
+    state = module_or_state_dict
+    if not isinstance(state, Mapping):
+        config = config or _config_of(state)
+        state = state.state_dict()
+    if config is None:
+        raise UsageError("a state dict alone does not say its architecture", fix="pass config=, e.g. model.config.to_dict()")
+    container = from_state_dict(state)
+    checkpoint = Checkpoint("a model in memory", config, dict.fromkeys(container.tensors, container))
+    layout = layout_for(config, part)
+    chosen = choose_device(device)
+    rows = []
+    for layer in find_layers(checkpoint, layout):
+        W_q, W_k, _ = layer_weights(checkpoint, layout, layer)
+        rows += layer_rows("model", FINAL, layer.index, to_torch(W_q, chosen), to_torch(W_k, chosen), heads)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _config_of(module: object) -> Mapping[str, object] | None:
+    config = getattr(module, "config", None)
+    if hasattr(config, "to_dict"):
+        return config.to_dict()
+    if type(module).__module__.startswith("timm."):
+        attention = module.blocks[0].attn
+        return {
+            "model_type": "timm_vit",
+            "d_model": attention.qkv.weight.shape[1],
+            "n_head": attention.num_heads,
+            "n_layer": len(module.blocks),
+        }
+    return None

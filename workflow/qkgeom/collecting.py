@@ -1,0 +1,73 @@
+"""All scores of a run in one table, and their summary per model and snapshot."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkgeom.errors import QkgeomError
+from qkgeom.files import write_text
+from qkgeom.registry import Model
+from qkgeom.scoring import COLUMNS, SCORES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+DESCRIPTION = ("label", "group", "role", "n_params")  # of models.tsv, so that a figure needs no other file
+STATISTICS = {"median": 50, "q1": 25, "q3": 75}  # percentiles, numpy's default interpolation
+
+
+def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
+    """The rows of several scores.csv, in the order given; `layer` and `snapshot` stay text.
+
+    Raises:
+        QkgeomError: a file is not a scores.csv.
+    """
+    import pandas as pd
+
+    tables = []
+    for path in paths:
+        table = pd.read_csv(path, dtype={"snapshot": str, "head": str, "n_row_outliers": "Int64", "n_col_outliers": "Int64"})
+        if tuple(table.columns[: len(COLUMNS)]) != COLUMNS:
+            raise QkgeomError("this is not a table of scores", where=path, found=list(table.columns), expected=list(COLUMNS))
+        if len(table):
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+
+
+def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
+    """One row per model and snapshot: number of layers, median and quartiles over the layers that have a score.
+
+    Args:
+        scores: rows of scores.csv, heads included or not.
+        models: the run's models, in the order wanted.
+
+    Returns:
+        model, snapshot, n_layers, `<score>_median`, `_q1`, `_q3`, then what models.tsv says of the model.
+    """
+    import numpy as np
+    import pandas as pd
+
+    layers = scores[scores["head"] == "all"]
+    names = [f"{score}_{statistic}" for score in SCORES for statistic in STATISTICS]
+    rows = []
+    for model in models:
+        of_model = layers[layers["model"] == model.model]
+        for snapshot, table in of_model.groupby("snapshot", sort=False):
+            values = {score: table[score].dropna().to_numpy(float) for score in SCORES}
+            numbers = {
+                f"{score}_{statistic}": np.percentile(values[score], percent) if values[score].size else np.nan
+                for score in SCORES
+                for statistic, percent in STATISTICS.items()
+            }
+            described = {key: getattr(model, key) for key in DESCRIPTION}
+            rows.append({"model": model.model, "snapshot": snapshot, "n_layers": len(table), **numbers, **described})
+    return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, *DESCRIPTION])
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Writes a table as csv with 9 significant digits, whole."""
+    write_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))

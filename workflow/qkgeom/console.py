@@ -1,0 +1,41 @@
+"""What a person sees while work goes on: log lines and progress on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from qkgeom import __version__
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")  # PEP 695 needs Python 3.12
+QUIET_INTERVAL = 30.0  # seconds between progress lines in a log
+
+
+def set_up_logging() -> None:
+    """Sends log lines to stderr, the first one saying what runs; on a terminal only what went wrong."""
+    level = logging.WARNING if sys.stderr.isatty() else logging.INFO
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s", force=True)
+    for noisy in ("httpx", "httpx2", "huggingface_hub", "matplotlib", "fontTools"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logger.info("qkgeom %s, python %s: %s", __version__, platform.python_version(), " ".join(sys.argv[1:]))
+
+
+def track(items: Sequence[T], label: str) -> Iterator[T]:
+    """Goes through `items` with a progress bar on a terminal, or a line now and then in a log."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track as rich_track
+
+        yield from rich_track(items, description=label, console=Console(stderr=True), transient=True)
+        return
+    last = time.monotonic()
+    for done, item in enumerate(items):
+        if time.monotonic() - last > QUIET_INTERVAL:
+            last = time.monotonic()
+            logger.info("%s: %d of %d", label, done, len(items))
+        yield item

@@ -1,0 +1,133 @@
+"""Two panels, symmetry and directionality against the number of parameters: the drawing of Fig. 2b, c and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
+
+from qkgeom.figures._names import NEAR, find_places, write_names
+from qkgeom.figures._style import COLOURS, HINT, MARKERS, WIDTH, say
+from qkgeom.rendering import Inputs, short_number
+
+# score -> name of the axis, what its negative and its positive end mean
+PANELS = {
+    "symmetry": ("symmetry", "skew-symmetric", "symmetric"),
+    "directionality_excess": ("directionality (excess)", "columns dominate", "rows dominate"),
+}
+COLUMNS = ["model", "label", "role", "n_params", "n_layers", *(f"{s}_{q}" for s in PANELS for q in ("median", "q1", "q3"))]
+FEW_LAYERS = 3  # with fewer, quartiles over layers say little
+FEW_MODELS = 12  # up to so many are named in the figure
+
+
+def scores_of(inputs: Inputs, group: str) -> pd.DataFrame:
+    """One row per scored model of the group: its size, and median and quartiles over layers of both scores."""
+    return inputs.models(group)[COLUMNS]
+
+
+def draw(numbers: pd.DataFrame) -> Figure:
+    """Draws the rows of `scores_of`."""
+    figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for axes, (score, (name, negative, positive)) in zip(panels, PANELS.items(), strict=True):
+        axes.set(ylabel=name, ylim=(-1.05, 1.05), yticks=np.linspace(-1, 1, 5), xlabel="number of parameters")
+        axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+        for height, meaning in ((0.25, f"← {negative}"), (0.75, f"{positive} →")):
+            axes.text(1.03, height, meaning, transform=axes.transAxes, rotation=90, ha="left", va="center", **HINT)
+        if numbers.empty:
+            axes.set(xticks=[])
+            say(axes, "no scored model")
+        else:
+            _draw_points(axes, numbers, score)
+            _scale_sizes(axes, numbers["n_params"])
+    if not numbers.empty:
+        _draw_legend(figure, numbers)
+        if len(numbers) <= FEW_MODELS:
+            _name_models(figure, panels, numbers)
+    return figure
+
+
+def _name_models(figure: Figure, panels: Iterable[Axes], numbers: pd.DataFrame) -> None:
+    """Names beside the points where there is room, else numbers beside the points and a key below."""
+    colours = numbers["role"].map(COLOURS)
+    x = _sizes(numbers["n_params"])
+    data = [
+        (axes, np.column_stack([x, numbers[f"{score}_median"]]), numbers[[f"{score}_q1", f"{score}_q3"]].to_numpy(float))
+        for axes, score in zip(panels, PANELS, strict=True)
+    ]
+    names = list(numbers["label"])
+    figure.draw_without_rendering()
+    places = [find_places(axes, names, points, bars) for axes, points, bars in data]
+    if not all(found and all(place.away <= NEAR for place in found) for found in places):
+        key = [f"{k}  {name}" for k, name in enumerate(names, start=1)]
+        names = [str(k) for k in range(1, len(names) + 1)]
+        nothing = [Line2D([], [], linestyle="none")] * len(key)
+        figure.legend(
+            nothing, key, labelcolor=list(colours), loc="outside lower center", ncols=3, handlelength=0, frameon=False
+        )
+        figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(key) // 3))
+        figure.draw_without_rendering()
+        places = [find_places(axes, names, points, bars) for axes, points, bars in data]
+    figure.set_layout_engine("none")  # names have their places in axes that no longer move
+    for (axes, points, _), found in zip(data, places, strict=True):
+        write_names(axes, names, points, found or [], colours)
+
+
+def _draw_points(axes: Axes, numbers: pd.DataFrame, score: str) -> None:
+    few = len(numbers) <= FEW_MODELS
+    look = {"linestyle": "none", "markersize": 4.5 if few else 3.5, "markeredgewidth": 0.8, "elinewidth": 0.8}
+    x = _sizes(numbers["n_params"])
+    median = numbers[f"{score}_median"]
+    bars = np.stack([median - numbers[f"{score}_q1"], numbers[f"{score}_q3"] - median]).clip(0)
+    for role, open_marker in _kinds(numbers):
+        here = ((numbers["role"] == role) & ((numbers["n_layers"] < FEW_LAYERS) == open_marker)).to_numpy(bool)
+        face = "white" if open_marker else COLOURS[role]
+        marks = axes.errorbar(
+            x[here], median[here], yerr=bars[:, here], fmt=MARKERS[role], color=COLOURS[role], mfc=face, **look
+        )
+        for bar in marks.lines[2]:
+            bar.set_alpha(0.9 if few else 0.45)
+
+
+def _kinds(numbers: pd.DataFrame) -> list[tuple[str, bool]]:
+    """The pairs of role and open marker that are there, decoders last."""
+    there = set(zip(numbers["role"], numbers["n_layers"] < FEW_LAYERS, strict=True))
+    return [(role, few) for few in (False, True) for role in COLOURS if (role, few) in there]
+
+
+def _sizes(n_params: pd.Series) -> np.ndarray:
+    """Positions on the axis; a model of unknown size stands one decade left of the others' first."""
+    known = n_params.dropna().astype(float)
+    first = 10 ** np.floor(np.log10(known.min())) if len(known) else 1.0
+    return n_params.astype(float).fillna(first / 10).to_numpy()
+
+
+def _scale_sizes(axes: Axes, n_params: pd.Series) -> None:
+    known = np.log10(n_params.dropna().astype(float))
+    first, last = (int(np.floor(known.min())), int(np.floor(known.max())) + 1) if len(known) else (0, 0)
+    ticks = {10.0**power: short_number(10**power) for power in range(first, last + 1) if len(known)}
+    unknown = {10.0 ** (first - 1): "n/a"} if n_params.isna().any() else {}
+    axes.set_xscale("log")
+    axes.set_xticks([*unknown, *ticks], [*unknown.values(), *ticks.values()])
+    axes.set_xlim(10 ** (first - (1.4 if unknown else 0.1)), 10 ** (last + 0.1))
+    axes.tick_params(axis="x", which="minor", bottom=bool(ticks) and not unknown)
+
+
+def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
+    """Roles with filled markers, then, if there are any, the open markers of models of few layers."""
+    kinds = _kinds(numbers)
+
+    def mark(role: str, face: str) -> Line2D:
+        look = {"linestyle": "none", "marker": MARKERS[role], "markersize": 4.5, "color": COLOURS[role]}
+        return Line2D([], [], markerfacecolor=face, **look)
+
+    entries = {role: (mark(role, COLOURS[role]),) for role in COLOURS if role in set(numbers["role"])}
+    if opened := tuple(mark(role, "white") for role, few in kinds if few):
+        entries[f"fewer than {FEW_LAYERS} layers"] = opened
+    look = {"handler_map": {tuple: HandlerTuple(None, pad=0.4)}, "handlelength": 1.5, "handletextpad": 0.4, "frameon": False}
+    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=len(entries), **look)

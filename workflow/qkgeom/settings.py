@@ -1,0 +1,65 @@
+"""The user's knobs (config.yaml) and the preset they name, both checked against their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkgeom.errors import UsageError
+from qkgeom.schemas import require_valid
+
+PRESETS = Path(__file__).parents[1] / "presets"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A layer that figure `wqk_examples` shows."""
+
+    model: str
+    layer: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """config.yaml, described there, and the preset's data."""
+
+    preset: str
+    device: str
+    threads: int
+    heads: bool
+    allow_missing: bool
+    only: tuple[str, ...]
+    package_index: bool
+    hub_slots: int
+    examples: Mapping[str, Example]
+
+
+def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Settings:
+    """Checks the knobs and reads the preset they name.
+
+    Args:
+        config: config.yaml with what the command line changed.
+        presets: folder of the presets.
+
+    Raises:
+        UsageError: an unknown key or preset, or a value that is not allowed.
+    """
+    import yaml
+
+    require_valid(config, "config", "config.yaml (or --config)")
+    path = presets / f"{config['preset']}.yaml"
+    known = sorted(file.stem for file in presets.glob("*.yaml"))
+    if config["preset"] not in known:
+        raise UsageError(
+            f"there is no preset {config['preset']}", where="config key `preset`", expected=", ".join(known), fix=f"add {path.name}"
+        )
+    preset = yaml.safe_load(path.read_text(encoding="utf-8"))
+    require_valid(preset, "preset", path)
+    only = config["only"]
+    patterns = only.split(",") if isinstance(only, str) else only  # --config only=a,b arrives as one string
+    return Settings(
+        **{key: value for key, value in config.items() if key != "only"},
+        only=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
+        examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
+    )

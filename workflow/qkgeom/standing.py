@@ -1,0 +1,68 @@
+"""Scores on a terminal: a table per layer, and where the model stands among the models already scored."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from qkgeom.scoring import SCORES, Row
+
+SUMMARIES = "results/*/collected/summary.csv"
+
+
+def print_scores(rows: Sequence[Row]) -> None:
+    """Prints the rows, their medians over layers, and the standing, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=sys.stdout, highlight=False)
+    table = Table("layer", "head", "symmetry", "directionality", "… excess", "‖W_qk‖", "row/col outliers", "status")
+    for column in table.columns[2:7]:
+        column.justify = "right"
+    for row in rows:
+        scores = [_number(row[name]) for name in SCORES]
+        outliers = f"{row['n_row_outliers']} / {row['n_col_outliers']}" if row["n_row_outliers"] is not None else "–"
+        norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
+        table.add_row(str(row["layer"]), str(row["head"]), *scores, norm, outliers, str(row["status"]))
+    console.print(table)
+    medians = medians_over_layers(rows)
+    if not medians:
+        console.print("No layer has a score.")
+        return
+    console.print("Median over layers: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
+    console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
+    for line in standing(medians["symmetry"], Path()):
+        console.print(line)
+
+
+def medians_over_layers(rows: Sequence[Row]) -> dict[str, float]:
+    """Median of each score over the layers that have one (the last snapshot of a series)."""
+    last = rows[-1]["snapshot"] if rows else None
+    layers = [row for row in rows if row["head"] == "all" and row["snapshot"] == last and row["symmetry"] is not None]
+    return {name: statistics.median(row[name] for row in layers) for name in SCORES} if layers else {}
+
+
+def standing(symmetry: float, root: Path) -> list[str]:
+    """Where a median symmetry lies among the encoders and decoders of the last run below `root`, one line each."""
+    summaries = sorted(root.glob(SUMMARIES), key=lambda path: path.stat().st_mtime)
+    if not summaries:
+        return []
+    with summaries[-1].open(newline="", encoding="utf-8") as file:
+        scored = {row["model"]: row for row in csv.DictReader(file) if row["symmetry_median"]}  # the last snapshot wins
+    lines = []
+    for role in ("encoder", "decoder"):
+        values = [float(row["symmetry_median"]) for row in scored.values() if row["role"] == role]
+        if values:
+            below = sum(value < symmetry for value in values)
+            lines.append(
+                f"Among {len(values)} scored {role}{'s' if len(values) > 1 else ''} ({summaries[-1]}): more symmetric than "
+                f"{below}; theirs: {min(values):+.3f} to {max(values):+.3f}, median {statistics.median(values):+.3f}"
+            )
+    return lines
+
+
+def _number(value: object) -> str:
+    return "–" if value is None else f"{value:+.4f}"

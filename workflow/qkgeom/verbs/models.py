@@ -1,0 +1,37 @@
+"""`models`: the table of models and how far each is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from qkgeom import artifacts
+from qkgeom.registry import MODELS, read_models
+
+
+def command(
+    preset: Annotated[str | None, Option(help="only the models of this preset")] = None,
+    models: Annotated[Path, Option(help="table of models")] = MODELS,
+    results: Annotated[Path, Option(help="the results folder")] = Path("results"),
+) -> None:
+    """List the models, where their weights come from, and whether they are extracted and scored."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("model", "role", "group", "layout", "presets", "weights", "state")
+    for row in read_models(models).values():
+        if preset is None or preset in row.presets.split(","):
+            state = _state(results / "models" / row.model)
+            table.add_row(row.model, row.role, row.group, row.layout, row.presets, row.uri, state)
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _state(folder: Path) -> str:
+    if not (folder / artifacts.MANIFEST).is_file():
+        return "–"
+    if artifacts.read_manifest(folder)["status"] == "failed":
+        return "failed"
+    return "scored" if (folder / "scores.csv").is_file() else "extracted"

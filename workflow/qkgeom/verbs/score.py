@@ -1,0 +1,76 @@
+"""`score`: symmetry and directionality of an artifact, or of a model from anywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from qkgeom import artifacts
+from qkgeom.checkpoint import heads_from
+from qkgeom.console import set_up_logging, track
+from qkgeom.errors import UsageError
+from qkgeom.extraction import extract
+from qkgeom.layouts import layout_for
+from qkgeom.scoring import Row, choose_device, score_artifact, write_scores
+from qkgeom.sources import open_checkpoint
+from qkgeom.standing import print_scores
+
+logger = logging.getLogger(__name__)
+
+
+def command(
+    target: Annotated[str, Argument(help="an artifact's folder, or hf:org/name@revision, pypi:..., file:path, a path, a hub id")],
+    output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
+    heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
+    as_json: Annotated[bool, Option("--json", help="print the rows as JSON")] = False,
+    part: Annotated[str | None, Option(help="encoder or decoder, where the model has both")] = None,
+    architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
+    n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
+    n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
+) -> None:
+    """Score a model: per layer, symmetry and directionality of its query-key weights."""
+    import torch
+
+    set_up_logging()
+    if threads:
+        torch.set_num_threads(threads)
+    choose_device(device)  # before anything is fetched
+    folder = Path(target)
+    if (folder / artifacts.MANIFEST).is_file():
+        if architecture or n_head or n_kv_head or part:
+            raise UsageError("an artifact already knows its architecture", found="--architecture, --n-head, --n-kv-head or --part")
+        rows = _score_stored(folder, heads, device)
+    else:
+        with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
+            opened = open_checkpoint(target, architecture=architecture, heads=heads_from(n_head, n_kv_head))
+            with opened as checkpoint:
+                layout = layout_for(checkpoint.config, part)
+                extract(checkpoint, layout, Path(temporary), _name(target), partial(track, label="extract"))
+            rows = score_artifact(Path(temporary), heads, device, partial(track, label="score"))
+    if output:
+        write_scores(output, rows)
+    if as_json:
+        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+    elif not output:
+        print_scores(rows)
+
+
+def _score_stored(folder: Path, heads: bool, device: str) -> list[Row]:
+    manifest = artifacts.read_manifest(folder)
+    if manifest["status"] != "failed":
+        return score_artifact(folder, heads, device, partial(track, label=f"score {manifest['model']}"))
+    logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
+    return []
+
+
+def _name(target: str) -> str:
+    return target.rstrip("/").rpartition("/")[2].partition("@")[0]

@@ -1,0 +1,83 @@
+"""`show`: a model's manifest, readably."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from qkgeom import artifacts
+
+
+def command(
+    artifact: Annotated[Path, Argument(help="folder of an artifact, e.g. results/models/all-minilm-l6-v2")],
+    tensors: Annotated[bool, Option("--tensors", help="every tensor: file, bytes, digests")] = False,
+) -> None:
+    """Print what an artifact holds, where it came from, and how it was read."""
+    from rich.console import Console
+
+    manifest = artifacts.read_manifest(artifact.parent if artifact.name == artifacts.MANIFEST else artifact)
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    for label, value in _head(manifest).items():
+        console.print(f"[bold]{label:<16}[/bold]", end="")
+        console.print(value, markup=False)
+    for name, snapshot in manifest.get("snapshots", {}).items():
+        console.print(_layers(name, snapshot))
+        if tensors:
+            console.print(_tensors(snapshot))
+
+
+def _head(manifest: Mapping) -> dict[str, str]:
+    head = {"model": manifest["model"], "status": manifest["status"], "uri": manifest["uri"]}
+    if manifest["status"] == "failed":
+        return head | {"reason": manifest["reason"]}
+    size = {name: f"{count / 1e6:,.1f} MB" for name, count in manifest["bytes"].items()}
+    outside = manifest["not_in_W_qk"]
+    source = {key: value for key, value in manifest["source"].items() if key != "files"}
+    return head | {
+        **{f"source {key}": str(value) for key, value in source.items()},
+        "layout": manifest["layout"] + (f" ({manifest['part']})" if manifest["part"] else ""),
+        "left out of W_qk": ", ".join(
+            [f"positions: {outside['position']}", *(name for name in ("bias", "qk_norm") if outside[name])]
+        ),
+        "bytes": f"checkpoint {size['checkpoint']}, read {size['read']}, stored {size['stored']}",
+        "made with": ", ".join(f"{name} {number}" for name, number in manifest["versions"].items()),
+    }
+
+
+def _layers(name: str, snapshot: Mapping):
+    from rich.table import Table
+
+    table = Table("layers", "d_model", "query heads", "key heads", "d_head", "read as", "stored as", title=f"{name}: {snapshot['file']}")
+    for first, last, layer in _runs(snapshot["layers"]):
+        read = ", ".join(sorted({record["dtype"] for record in layer["read"].values()}))
+        stored = ", ".join(sorted({record["dtype"] for record in layer["stored"].values()}))
+        sizes = (str(layer[key]) for key in ("d_model", "n_head", "n_kv_head", "d_head"))
+        table.add_row(f"{first}-{last}" if last > first else str(first), *sizes, read, stored)
+    return table
+
+
+def _runs(layers: list[Mapping]) -> list[tuple[int, int, Mapping]]:
+    """Neighbouring layers of the same sizes as one row: first, last, and one of them."""
+    runs: list[tuple[int, int, Mapping]] = []
+    keys = ("d_model", "n_head", "n_kv_head", "d_head")
+    for layer in layers:
+        if runs and all(runs[-1][2][key] == layer[key] for key in keys):
+            runs[-1] = (runs[-1][0], layer["layer"], layer)
+        else:
+            runs.append((layer["layer"], layer["layer"], layer))
+    return runs
+
+
+def _tensors(snapshot: Mapping):
+    from rich.table import Table
+
+    table = Table("layer", "tensor", "file", "bytes", "sha256 as read")
+    for layer in snapshot["layers"]:
+        for record in layer["read"].values():
+            first, last = record["bytes"]
+            table.add_row(str(layer["layer"]), record["tensor"], record["file"], f"{first}-{last}", record["sha256"])
+    return table

@@ -1,0 +1,23 @@
+"""`table`: Write one table from collected scores and artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from qkgeom.console import set_up_logging
+from qkgeom.rendering import Inputs, parse_examples, render_table
+
+
+def command(
+    name: Annotated[str, Argument(help="which: the name of a file of qkgeom/tables/")],
+    output: Annotated[Path, Option("--output", "-o", metavar="STEM", help="path without ending")],
+    summary: Annotated[Path | None, Option(help="summary.csv, one row per model")] = None,
+    scores: Annotated[Path | None, Option(help="scores.csv, one row per layer")] = None,
+    example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
+) -> None:
+    """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
+    set_up_logging()
+    render_table(name, Inputs(summary, scores, parse_examples(example or [])), output)

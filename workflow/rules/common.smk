@@ -1,0 +1,93 @@
+"""Configuration, the choice of models, and every helper function of the rules. No rule is defined here."""
+
+import shlex
+import sys
+from pathlib import Path
+
+WORKFLOW = Path(workflow.basedir) / "workflow"
+sys.path.insert(0, str(WORKFLOW))
+
+from qkgeom.digests import code_digest
+from qkgeom.environment import prepare_jobs
+from qkgeom.errors import QkgeomError
+from qkgeom.layouts import layout_named
+from qkgeom.registry import read_models, select
+from qkgeom.rendering import specs
+from qkgeom.settings import read_settings
+from qkgeom.sources import source_module
+
+prepare_jobs(WORKFLOW)
+try:
+    SETTINGS = read_settings(config)
+    ALL_MODELS = read_models()
+    MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
+    FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
+    TABLES = specs(WORKFLOW / "qkgeom" / "tables")
+except QkgeomError as error:
+    raise WorkflowError(str(error)) from None
+
+OUT = f"results/{SETTINGS.preset}"
+CONDA = "../../envs/conda.yaml"
+workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
+
+
+wildcard_constraints:
+    model="[a-z0-9][a-z0-9._-]*",
+    figure="[a-z0-9][a-z0-9._-]*",
+    table="[a-z0-9][a-z0-9._-]*",
+
+
+def extract_arguments(wildcards):
+    """What `extract` is told of a model: its row."""
+    row = ALL_MODELS[wildcards.model]
+    options = {"layout": row.layout, "sha256": row.sha256, "n-head": row.n_head, "n-kv-head": row.n_kv_head}
+    return shlex.join([row.uri, *(word for key, value in options.items() if value for word in (f"--{key}", value))])
+
+
+def extract_code(wildcards):
+    """Digest of the code that reads this model: its own layout and source, not the others'."""
+    row = ALL_MODELS[wildcards.model]
+    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "gguf")]
+    own = [f"layouts.{layout_named(row.layout).file.stem}", source_module(row.uri).removeprefix("qkgeom.")]
+    return code_digest("verbs.extract", *containers, *own)
+
+
+def score_code(wildcards):
+    return code_digest("verbs.score", "containers.safetensors")
+
+
+def collect_rows(wildcards):
+    """What the summary says of the models, so that an edited row is collected again."""
+    return [[model.model, model.label, model.group, model.role, model.n_params] for model in MODELS.values()]
+
+
+def drawn(spec):
+    """Whether a figure or table has something to show in this run."""
+    examples = all(example.model in MODELS for example in SETTINGS.examples.values()) and SETTINGS.examples
+    return any(model.group == spec.group for model in MODELS.values()) and (examples or "examples" not in spec.needs)
+
+
+def render_inputs(specs_of_kind, name):
+    """The files a figure or table needs, by name."""
+    needs = specs_of_kind[name].needs
+    inputs = {need: f"{OUT}/collected/{need}.csv" for need in ("summary", "scores") if need in needs}
+    if "examples" in needs:
+        inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in SETTINGS.examples.values()]
+    return inputs
+
+
+def render_arguments(specs_of_kind, name):
+    needs = specs_of_kind[name].needs
+    words = [word for need in ("summary", "scores") if need in needs for word in (f"--{need}", f"{OUT}/collected/{need}.csv")]
+    if "examples" in needs:
+        for role, example in SETTINGS.examples.items():
+            words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]
+    return shlex.join(words)
+
+
+def figure_targets():
+    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec)]
+
+
+def table_targets():
+    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec)]

@@ -1,0 +1,24 @@
+"""Requires: a row of models.tsv. Gives: results/models/<model>/manifest.json, with the weights beside it."""
+
+
+rule extract:
+    """Fetches a model and stores its query and key weights."""
+    output:
+        manifest="results/models/{model}/manifest.json",
+    log:
+        f"{OUT}/logs/extract/{{model}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/extract/{{model}}.tsv"
+    conda:
+        CONDA
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+        hub_slots=1,
+    params:
+        folder=subpath(output.manifest, parent=True),
+        arguments=extract_arguments,
+        code=extract_code,
+    shell:
+        "python -m qkgeom extract {params.arguments} --model {wildcards.model}" " --output {params.folder} > {log} 2>&1"

@@ -1,0 +1,79 @@
+"""Requires: artifacts in results/models/. Gives: their scores, collected and summarised."""
+
+
+rule score:
+    """Scores every layer of a model, on a GPU where there is one."""
+    input:
+        "results/models/{model}/manifest.json",
+    output:
+        "results/models/{model}/scores.csv",
+    log:
+        f"{OUT}/logs/score/{{model}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/score/{{model}}.tsv"
+    conda:
+        CONDA
+    threads: SETTINGS.threads
+    resources:
+        mem_mb=4000,
+        runtime=60,
+        gpu=1 if SETTINGS.device.startswith("cuda") else 0,
+        device=SETTINGS.device,  # not a param: another device gives the same scores
+    params:
+        heads="--heads" if SETTINGS.heads else "--no-heads",
+        code=score_code,
+    shell:
+        "python -m qkgeom score results/models/{wildcards.model} {params.heads} --device {resources.device}"
+        " --threads {threads} --output {output} > {log} 2>&1"
+
+
+rule collect:
+    """Puts the scores of all models in one table and summarises them."""
+    input:
+        expand("results/models/{model}/scores.csv", model=MODELS),
+    output:
+        f"{OUT}/collected/scores.csv",
+        f"{OUT}/collected/summary.csv",
+    log:
+        f"{OUT}/logs/collect/collect.log",
+    benchmark:
+        f"{OUT}/benchmarks/collect/collect.tsv"
+    conda:
+        CONDA
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        folder=subpath(output[0], parent=True),
+        rows=collect_rows,
+        code=code_digest("verbs.collect"),
+    shell:
+        "python -m qkgeom collect {input} --output {params.folder} > {log} 2>&1"
+
+
+rule check:
+    """Names every model that is missing from the figures; the last step of a run."""
+    input:
+        manifests=expand("results/models/{model}/manifest.json", model=MODELS),
+        scores=expand("results/models/{model}/scores.csv", model=MODELS),
+        figures=figure_targets(),
+        tables=table_targets(),
+    output:
+        f"{OUT}/check.txt",
+    log:
+        f"{OUT}/logs/check/check.log",
+    benchmark:
+        f"{OUT}/benchmarks/check/check.tsv"
+    conda:
+        CONDA
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=10,
+    params:
+        folders=expand("results/models/{model}", model=MODELS),
+        allow_missing="--allow-missing" if SETTINGS.allow_missing else "--no-allow-missing",
+        code=code_digest("verbs.check"),
+    shell:
+        "python -m qkgeom check {params.folders} {params.allow_missing} --output {output} > {log} 2>&1"
