@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+pytest.register_assert_rewrite("contract", "weight_files")
+
 
 @pytest.fixture(autouse=True)
 def _seeded():

@@ -15,16 +15,15 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
-import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
-
 from qkgeom.artifacts import read_layer
 from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.layouts.base import AttentionShape, Case, FusedConv1D, FusedPerHead, FusedRows, Layout
 from qkgeom.sources import open_checkpoint
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-N_TOKEN = 7  # no head size of any case, so that the product q k^T cannot be taken for attention times v
+N_TOKEN = 7  # not the head size of any case, so that attention times v cannot be taken for q k^T
 QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
 FUSED = (FusedRows, FusedPerHead, FusedConv1D)
 PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
@@ -96,12 +95,12 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         operands = [*args, *(kwargs or {}).values()]
-        if func in (F.linear, torch.addmm):
-            x, weight = operands[:2] if func is F.linear else operands[1:3]
+        if func in (functional.linear, torch.addmm):
+            x, weight = operands[:2] if func is functional.linear else operands[1:3]
             if id(weight) in self.layer_of:
                 self.layer = self.layer_of[id(weight)]
                 self.inputs[id(weight)] = x.reshape(-1, x.shape[-1]).double()
-        elif self.inputs and (func is F.scaled_dot_product_attention or func in PRODUCTS):
+        elif self.inputs and (func is functional.scaled_dot_product_attention or func in PRODUCTS):
             self._product(operands[0], operands[1] if func not in PRODUCTS else operands[1].mT)
         return func(*args, **(kwargs or {}))
 
@@ -148,7 +147,7 @@ def extracted(layout: Layout, case: Case, folder: Path) -> Extracted:
         assert chosen is layout
         manifest = extract(opened, chosen, folder / "artifact", "tiny")
     watched = owners(model, checkpoint, manifest)
-    executions = {fused: list(run(model, case, watched, fused)) for fused in ("fused", "eager")}
+    executions = {each: run(model, case, watched, each) for each in ("fused", "eager")}
     return Extracted(layout, case, checkpoint, folder / "artifact", manifest, executions)
 
 

@@ -84,6 +84,7 @@ def write_snapshot(
             raw = memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
             digests[tensor.name] = hashlib.sha256(raw).hexdigest()
             file.write(raw)
+            del value, raw  # before the next tensor is read
     return digests
 
 

@@ -64,9 +64,9 @@ def read_config(path: Path) -> dict[str, object]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelFault("config.json cannot be read", where=path, found=error) from error
+        raise ModelFault("config.json cannot be read", where=path, found=error, expected="a JSON object") from error
     if not isinstance(config, dict):
-        raise ModelFault("config.json is not a JSON object", where=path, found=type(config).__name__)
+        raise ModelFault("config.json cannot be read", where=path, found=type(config).__name__, expected="a JSON object")
     return config
 
 
@@ -87,7 +87,9 @@ def open_files(paths: list[Path], index: Path | None = None) -> dict[str, Contai
             if name in where:
                 raise ModelFault(
                     f"two files of one checkpoint hold the tensor {name}",
-                    where=f"{where[name].path.name} and {path.name} in {path.parent}",
+                    where=path.parent,
+                    found=f"{where[name].path.name} and {path.name}",
+                    expected="every tensor in one file",
                     fix="keep one version of the checkpoint in the folder",
                 )
             where[name] = container

@@ -28,9 +28,11 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
     """
     import pandas as pd
 
+    kinds = {"model": str, "snapshot": str, "head": str, "n_row_outliers": "Int64", "n_col_outliers": "Int64"}
     tables = []
     for path in paths:
-        table = pd.read_csv(path, dtype={"snapshot": str, "head": str, "n_row_outliers": "Int64", "n_col_outliers": "Int64"})
+        # pandas would take a model called "NA" for a missing value
+        table = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""])
         if tuple(table.columns[: len(COLUMNS)]) != COLUMNS:
             raise QkgeomError("this is not a table of scores", where=path, found=list(table.columns), expected=list(COLUMNS))
         if len(table):

@@ -69,6 +69,7 @@ def extract(
             W_q, W_k, records[layer.index] = layer_weights(checkpoint, layout, layer)
             yield W_q
             yield W_k
+            del W_q, W_k  # before the next layer is read
 
     target = folder / f"{FINAL}.safetensors"
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
@@ -88,7 +89,9 @@ def extract(
             "stored": target.stat().st_size,
         },
         "versions": _versions(checkpoint),
-        "snapshots": {FINAL: {"file": target.name, "layers": [_layer_record(layer, records, tensors, digests) for layer in layers]}},
+        "snapshots": {
+            FINAL: {"file": target.name, "layers": [_layer_record(layer, records, tensors, digests) for layer in layers]}
+        },
     }
     artifacts.write_manifest(folder, manifest)
     logger.info("%s: %d layers stored in %s", model, len(layers), target)
@@ -102,7 +105,9 @@ def failed_manifest(model: str, uri: str, reason: str) -> dict[str, object]:
 
 def _stored(checkpoint: Checkpoint, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
     sizes = layer.shape
-    published = [checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()]
+    published = [
+        checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()
+    ]
     # the first need is the query's and the last the key's, or both are one fused tensor; quantised types become fp32
     q, k = (DTYPES.get(dtype, DTYPES["F32"]) for dtype in (published[0], published[-1]))
     return (
@@ -119,7 +124,8 @@ def _layer_record(layer: Layer, records: Mapping, tensors: Sequence[StoredTensor
         **vars(layer.shape),
         "read": records[layer.index],
         "stored": {
-            name: {"dtype": str(stored[name].dtype), "shape": list(stored[name].shape), "sha256": digests[name]} for name in names
+            name: {"dtype": str(stored[name].dtype), "shape": list(stored[name].shape), "sha256": digests[name]}
+            for name in names
         },
     }
 

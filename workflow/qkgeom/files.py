@@ -25,7 +25,7 @@ def whole_file(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         _sync(temporary)
-        os.replace(temporary, target)
+        temporary.replace(target)
         _sync(target.parent)
     except OSError as error:
         if error.filename is not None and Path(error.filename) not in (temporary, target, *target.parents):

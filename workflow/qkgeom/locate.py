@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.errors import ModelFault
@@ -93,8 +94,9 @@ def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int
                 fix="the checkpoint is incomplete: fetch all its files",
             )
     n_layer = max(names) + 1 if checkpoint.heads else layout.n_layer(checkpoint.config)
-    missing_layers = sorted(set(range(n_layer)) - set(names))
-    surplus = sorted(set(names) - set(range(n_layer)))
+    # the first few only: a damaged config may state billions
+    missing_layers = list(islice((index for index in range(n_layer) if index not in names), 9))
+    surplus = sorted(index for index in names if index >= n_layer)
     if missing_layers or surplus:
         raise ModelFault(
             f"a checkpoint {'lacks' if missing_layers else 'has surplus'} layers",

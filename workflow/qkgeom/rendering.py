@@ -1,4 +1,4 @@
-"""Figures and tables by name: what each file says about itself, what it is given, and how it is written.
+"""What every figure and table says about itself, and what it is given; `figures` and `tables` render them.
 
 One file of `figures/` or `tables/` is one figure or table; names with a leading underscore are shared helpers. Four
 literals at the top of a file (PAPER, CAPTION, GROUP, NEEDS) are read without importing it, so that a pipeline can plan
@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from qkgeom.errors import QkgeomError, UsageError
-from qkgeom.files import whole_file, write_text
+from qkgeom.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
 SOURCES = ("summary", "scores", "examples")  # what a figure or table may need
+TEXT = ("model", "label", "role", "group")
 HERE = Path(__file__).parent
 
 
@@ -61,25 +63,35 @@ class Inputs:
     scores: Path | None = None
     examples: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
 
-    def models(self, group: str) -> pd.DataFrame:
-        """The scored models of a group: encoders, then decoders, each by size and name.
+    def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
+        """The scored models of a group, each by its last snapshot: encoders, then decoders, by size and name.
+
+        Args:
+            group: value of the summary's column of this name.
+            columns: those wanted.
 
         Raises:
-            QkgeomError: the summary cannot be read or lacks a column.
+            QkgeomError: the summary cannot be read, lacks a column, or has a role that is none.
         """
         import pandas as pd
 
-        text = ("model", "label", "role", "group")
+        needed = dict.fromkeys([*columns, "model", "label", "role", "group", "n_params", "symmetry_median"])
+        kinds = {name: "str" if name in TEXT else "Int64" if name.startswith("n_") else "float64" for name in needed}
         try:
             # pandas would take a model called "NA" for a missing value
-            table = pd.read_csv(self.summary, dtype=dict.fromkeys(text, str), keep_default_na=False, na_values=[""])
-            table = table.astype({"n_params": "Int64", "n_layers": "Int64"})
-            table = table[(table["group"] == group) & table["symmetry_median"].notna()]
-            table["label"] = table["label"].fillna(table["model"])
-            ranks = table["role"].map(ROLES.index)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise QkgeomError("a summary of scores cannot be read", where=self.summary, found=error) from error
-        return table.assign(_rank=ranks).sort_values(["_rank", "n_params", "label"], ignore_index=True).drop(columns="_rank")
+            table = pd.read_csv(self.summary, dtype=kinds, keep_default_na=False, na_values=[""])
+        except (OSError, ValueError, TypeError) as error:
+            raise QkgeomError(
+                "a summary of scores cannot be read", where=self.summary, found=error, fix="collect it again"
+            ) from error
+        if missing := [name for name in needed if name not in table]:
+            raise QkgeomError("a summary of scores lacks columns", where=self.summary, expected=", ".join(missing))
+        table = table[(table["group"] == group) & table["symmetry_median"].notna()]
+        if strange := set(table["role"]) - set(ROLES):
+            raise QkgeomError("a summary of scores has an unknown role", where=self.summary, found=strange, expected=ROLES)
+        table = table.drop_duplicates("model", keep="last")
+        table = table.assign(label=table["label"].fillna(table["model"]), rank=table["role"].map(ROLES.index))
+        return table.sort_values(["rank", "n_params", "label"], ignore_index=True)[list(columns)]
 
 
 def specs(folder: Path) -> dict[str, Spec]:
@@ -91,46 +103,35 @@ def specs(folder: Path) -> dict[str, Spec]:
     return {file.stem: _spec(file) for file in sorted(folder.glob("*.py")) if not file.name.startswith("_")}
 
 
-def render_figure(name: str, inputs: Inputs, stem: Path) -> None:
-    """Draws a figure as `stem`.pdf and .png, with the numbers it draws as .csv.
+def load(package: str, name: str, inputs: Inputs) -> ModuleType:
+    """The module of a figure or table that can be made from `inputs`.
 
-    The same inputs give the same bytes.
-
-    Raises:
-        UsageError: there is no such figure, or an input that it needs is not given.
-        QkgeomError: an input is missing or unreadable.
-    """
-    import matplotlib
-
-    from qkgeom.figures._style import RC
-
-    module = _load("figures", name, inputs)
-    numbers = module.numbers(inputs)
-    _write_csv(numbers, stem)
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # a user's matplotlibrc must not change a published figure
-        matplotlib.rcParams.update(RC)
-        figure = module.draw(numbers)
-        for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-            with whole_file(_beside(stem, ending)) as temporary:
-                figure.savefig(temporary, format=ending, metadata=metadata)
-
-
-def render_table(name: str, inputs: Inputs, stem: Path) -> None:
-    """Writes a table as `stem`.csv in full precision, and as printed in .tex and .md.
+    Args:
+        package: `qkgeom.figures` or `qkgeom.tables`.
+        name: of the figure or table.
+        inputs: what is given.
 
     Raises:
-        UsageError: there is no such table, or an input that it needs is not given.
-        QkgeomError: an input is missing or unreadable.
+        UsageError: there is none of this name, or an input that it needs is not given.
     """
-    from qkgeom.tables._printing import latex, markdown
+    known = specs(HERE / package.rpartition(".")[2])
+    if name not in known:
+        raise UsageError(f"no {package.rpartition('.')[2][:-1]} is called {name!r}", expected="one of " + ", ".join(known))
+    for need in known[name].needs:
+        if not getattr(inputs, need):
+            option = "--example" if need == "examples" else f"--{need}"
+            raise UsageError(f"{name} is made from {need}, and none is given", fix=f"give {option}")
+    return importlib.import_module(f"{package}.{name}")
 
-    module = _load("tables", name, inputs)
-    table = module.table(inputs)
-    _write_csv(table, stem)
-    printed = module.printed(table)
-    write_text(_beside(stem, "tex"), latex(printed, module.CAPTION, label=f"tab:{name}"))
-    write_text(_beside(stem, "md"), markdown(printed, module.CAPTION))
+
+def write_csv(table: pd.DataFrame, stem: Path) -> None:
+    """Writes `stem`.csv with 9 significant digits."""
+    write_text(beside(stem, "csv"), table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def beside(stem: Path, ending: str) -> Path:
+    """`stem`.`ending`, also where the stem's name holds dots."""
+    return stem.with_name(f"{stem.name}.{ending}")
 
 
 def parse_examples(texts: Sequence[str]) -> dict[str, tuple[Path, int]]:
@@ -163,46 +164,23 @@ def short_number(number: float) -> str:
 
 
 def _spec(file: Path) -> Spec:
-    kinds: dict[str, Callable[[object], bool]] = {
-        "PAPER": lambda value: isinstance(value, str),
-        "CAPTION": lambda value: isinstance(value, str),
-        "GROUP": lambda value: isinstance(value, str),
-        "NEEDS": lambda value: isinstance(value, tuple) and set(value) <= set(SOURCES),
-    }
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
+    except (SyntaxError, ValueError) as error:
         raise QkgeomError("a figure or table file is not Python", where=file, found=error) from error
     found: dict[str, object] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            try:
+            with suppress(ValueError, TypeError):  # not a literal
                 found[statement.targets[0].id] = ast.literal_eval(statement.value)
-            except (ValueError, TypeError):
-                continue
-    if wrong := [name for name, right in kinds.items() if name not in found or not right(found[name])]:
+    needs = found.get("NEEDS")
+    wrong = [name for name in ("PAPER", "CAPTION", "GROUP") if not isinstance(found.get(name), str)]
+    if not isinstance(needs, tuple) or not needs or any(need not in SOURCES for need in needs):
+        wrong.append("NEEDS")
+    if wrong:
         raise QkgeomError(
             f"a figure or table file does not say its {', '.join(wrong)}",
             where=file,
             expected=f"PAPER, CAPTION, GROUP: literal strings; NEEDS: a literal tuple out of {', '.join(SOURCES)}",
         )
-    return Spec(file.stem, file, *(found[name] for name in kinds))
-
-
-def _load(kind: str, name: str, inputs: Inputs) -> ModuleType:
-    known = specs(HERE / kind)
-    if name not in known:
-        raise UsageError(f"there is no such {kind[:-1]}", found=name, expected="one of " + ", ".join(known))
-    for need in known[name].needs:
-        if not getattr(inputs, need):
-            option = "--example" if need == "examples" else f"--{need}"
-            raise UsageError(f"{name} is made from {need}, and none is given", fix=f"give {option}")
-    return importlib.import_module(f"qkgeom.{kind}.{name}")
-
-
-def _write_csv(table: pd.DataFrame, stem: Path) -> None:
-    write_text(_beside(stem, "csv"), table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
-
-
-def _beside(stem: Path, ending: str) -> Path:
-    return stem.with_name(f"{stem.name}.{ending}")  # a name may hold dots
+    return Spec(file.stem, file, found["PAPER"], found["CAPTION"], found["GROUP"], needs)

@@ -113,5 +113,3 @@ def write_scores(path: Path, rows: Iterable[Row]) -> None:
 
 def _cell(value: object) -> object:
     return format(value, ".9g") if isinstance(value, float) else value
-
-

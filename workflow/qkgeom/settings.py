@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkgeom.errors import UsageError
-from qkgeom.schemas import require_valid
+from qkgeom.schemas import require_valid, schema
 
 PRESETS = Path(__file__).parents[1] / "presets"
 
@@ -47,12 +47,16 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
     """
     import yaml
 
+    config = {key: _typed(key, value) for key, value in config.items()}
     require_valid(config, "config", "config.yaml (or --config)")
     path = presets / f"{config['preset']}.yaml"
     known = sorted(file.stem for file in presets.glob("*.yaml"))
     if config["preset"] not in known:
         raise UsageError(
-            f"there is no preset {config['preset']}", where="config key `preset`", expected=", ".join(known), fix=f"add {path.name}"
+            f"there is no preset {config['preset']}",
+            where="config key `preset`",
+            expected=", ".join(known),
+            fix=f"add {path.name}",
         )
     preset = yaml.safe_load(path.read_text(encoding="utf-8"))
     require_valid(preset, "preset", path)
@@ -63,3 +67,11 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         only=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
     )
+
+
+def _typed(key: str, value: object) -> object:
+    """`--config heads=true` arrives as the text `true`; a knob that is a truth value or a number is read as YAML."""
+    import yaml
+
+    kind = schema("config")["properties"].get(key, {}).get("type")
+    return yaml.safe_load(value) if isinstance(value, str) and kind in ("boolean", "integer") else value

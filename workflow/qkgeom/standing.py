@@ -10,6 +10,7 @@ from pathlib import Path
 
 from qkgeom.scoring import SCORES, Row
 
+HEADINGS = ("symmetry", "direction-\nality", "... excess", "norm", "row / col\noutliers")
 SUMMARIES = "results/*/collected/summary.csv"
 
 
@@ -19,14 +20,16 @@ def print_scores(rows: Sequence[Row]) -> None:
     from rich.table import Table
 
     console = Console(file=sys.stdout, highlight=False)
-    table = Table("layer", "head", "symmetry", "directionality", "… excess", "‖W_qk‖", "row/col outliers", "status")
-    for column in table.columns[2:7]:
+    with_heads = any(row["head"] != "all" for row in rows)
+    table = Table("layer", *(["head"] if with_heads else []), *HEADINGS, "status")
+    for column in table.columns[-6:-1]:
         column.justify = "right"
     for row in rows:
         scores = [_number(row[name]) for name in SCORES]
+        head = [str(row["head"])] if with_heads else []
         outliers = f"{row['n_row_outliers']} / {row['n_col_outliers']}" if row["n_row_outliers"] is not None else "–"
         norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
-        table.add_row(str(row["layer"]), str(row["head"]), *scores, norm, outliers, str(row["status"]))
+        table.add_row(str(row["layer"]), *head, *scores, norm, outliers, str(row["status"]))
     console.print(table)
     medians = medians_over_layers(rows)
     if not medians:
@@ -34,7 +37,7 @@ def print_scores(rows: Sequence[Row]) -> None:
         return
     console.print("Median over layers: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
     console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
-    for line in standing(medians["symmetry"], Path()):
+    for line in standing(str(rows[0]["model"]), medians["symmetry"], Path()):
         console.print(line)
 
 
@@ -45,23 +48,23 @@ def medians_over_layers(rows: Sequence[Row]) -> dict[str, float]:
     return {name: statistics.median(row[name] for row in layers) for name in SCORES} if layers else {}
 
 
-def standing(symmetry: float, root: Path) -> list[str]:
-    """Where a median symmetry lies among the encoders and decoders of the last run below `root`, one line each."""
+def standing(model: str, symmetry: float, root: Path) -> list[str]:
+    """Where a median symmetry lies among the other encoders and decoders of the last run below `root`, a line each."""
     summaries = sorted(root.glob(SUMMARIES), key=lambda path: path.stat().st_mtime)
     if not summaries:
         return []
     with summaries[-1].open(newline="", encoding="utf-8") as file:
         scored = {row["model"]: row for row in csv.DictReader(file) if row["symmetry_median"]}  # the last snapshot wins
+    scored.pop(model, None)
     lines = []
     for role in ("encoder", "decoder"):
         values = [float(row["symmetry_median"]) for row in scored.values() if row["role"] == role]
         if values:
-            below = sum(value < symmetry for value in values)
             lines.append(
-                f"Among {len(values)} scored {role}{'s' if len(values) > 1 else ''} ({summaries[-1]}): more symmetric than "
-                f"{below}; theirs: {min(values):+.3f} to {max(values):+.3f}, median {statistics.median(values):+.3f}"
+                f"Scored {role}s: {sum(value < symmetry for value in values)} of {len(values)} are less symmetric than this "
+                f"model; they range from {min(values):+.3f} to {max(values):+.3f}, median {statistics.median(values):+.3f}"
             )
-    return lines
+    return [*lines, f"({summaries[-1]})"] if lines else []
 
 
 def _number(value: object) -> str:

@@ -67,6 +67,12 @@ def drawn(spec):
     return any(model.group == spec.group for model in MODELS.values()) and (examples or "examples" not in spec.needs)
 
 
+def render_code(kind, name, spec):
+    """Digest of the code that makes one figure or table, not the others'."""
+    reads_weights = ["containers.safetensors"] if "examples" in spec.needs else []
+    return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
+
+
 def render_inputs(specs_of_kind, name):
     """The files a figure or table needs, by name."""
     needs = specs_of_kind[name].needs

@@ -20,7 +20,7 @@ rule figure:
     params:
         stem=subpath(output[0], strip_suffix=".pdf"),
         arguments=lambda wildcards: render_arguments(FIGURES, wildcards.figure),
-        code=lambda wildcards: code_digest("verbs.figure", f"figures.{wildcards.figure}"),
+        code=lambda wildcards: render_code("figure", wildcards.figure, FIGURES[wildcards.figure]),
     shell:
         "python -m qkgeom figure {wildcards.figure} {params.arguments} --output {params.stem} > {log} 2>&1"
 
@@ -44,6 +44,6 @@ rule table:
     params:
         stem=subpath(output[0], strip_suffix=".tex"),
         arguments=lambda wildcards: render_arguments(TABLES, wildcards.table),
-        code=lambda wildcards: code_digest("verbs.table", f"tables.{wildcards.table}"),
+        code=lambda wildcards: render_code("table", wildcards.table, TABLES[wildcards.table]),
     shell:
         "python -m qkgeom table {wildcards.table} {params.arguments} --output {params.stem} > {log} 2>&1"

@@ -12,6 +12,7 @@ __all__ = ["Container", "Reading", "TensorInfo", "open_container"]
 
 # First bytes of a file -> the module that reads it. Safetensors has no magic number: a length, then a JSON header.
 _MAGIC = {b"PK\x03\x04": "torch_zip", b"GGUF": "gguf"}
+_EXPECTED = "safetensors, a zip archive (torch >= 1.6) or GGUF"
 
 
 def open_container(path: Path) -> Container:
@@ -32,11 +33,13 @@ def open_container(path: Path) -> Container:
 
 def _refuse_known_strangers(path: Path, head: bytes) -> None:
     if not head:
-        raise ModelFault("a checkpoint file is empty", where=path, fix="fetch it again")
+        raise ModelFault("a checkpoint file is empty", where=path, found="0 bytes", expected=_EXPECTED, fix="fetch it again")
     if head.startswith(b"version https://git-lfs"):
         raise ModelFault(
             "a checkpoint file is a Git LFS pointer, not the weights",
             where=path,
+            found=head.splitlines()[0].decode(errors="replace"),
+            expected=_EXPECTED,
             fix="run `git lfs pull` in the folder it came from",
         )
     # A bare pickle: torch before 1.6, or its tar format. A safetensors file may begin so too, with its header's length,
@@ -46,6 +49,6 @@ def _refuse_known_strangers(path: Path, head: bytes) -> None:
             "a checkpoint is in torch's legacy format, which is not a zip archive and cannot be read safely",
             where=path,
             found="a bare pickle stream",
-            expected="a zip archive (torch >= 1.6), safetensors or GGUF",
+            expected=_EXPECTED,
             fix="load it in an environment you trust and save it again with torch.save or safetensors",
         )

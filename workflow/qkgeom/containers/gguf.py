@@ -8,13 +8,18 @@ Source: the gguf package, `gguf.GGUFReader` and `gguf.quants`; field names from 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qkgeom.containers.base import Container, TensorInfo
 from qkgeom.errors import ModelFault
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
 
 # config.json's word -> GGUF's, after the architecture's name
 FIELDS = {
@@ -34,6 +39,7 @@ class Gguf(Container):
     package = "gguf"
 
     def decode(self, name: str, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+        """Plain numbers as they are, quantised rows as float32."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -53,10 +59,8 @@ def open_file(path: Path) -> Gguf:
     Raises:
         ModelFault: not a whole GGUF file.
     """
-    from gguf import GGUFReader
-
     try:
-        reader = GGUFReader(path)
+        reader = _reader(path)
         architecture = reader.fields["general.architecture"].contents()
         tensors = {
             tensor.name: TensorInfo(
@@ -67,6 +71,7 @@ def open_file(path: Path) -> Gguf:
             )
             for tensor in reader.tensors
         }
+        _require_no_gap(tensors, reader.data_offset, reader.alignment, path.stat().st_size)
     except Exception as error:  # the reader indexes into the file and raises whatever numpy raises there
         raise ModelFault(
             "a GGUF file is truncated or damaged",
@@ -81,3 +86,29 @@ def open_file(path: Path) -> Gguf:
         if field is not None:
             config[word] = field.contents()
     return Gguf(path, tensors, config)
+
+
+def _reader(path: Path) -> GGUFReader:
+    """The package's reader, but one that stops at the file's end: it would count through a damaged length item by item."""
+    from gguf import GGUFReader
+
+    class Reader(GGUFReader):
+        def _get(self, offset: int, dtype: object, count: int = 1, **options: object) -> np.ndarray:
+            values = super()._get(offset, dtype, count, **options)
+            if len(values) < int(count):
+                raise ValueError(f"the file ends inside what begins at byte {offset}")
+            return values
+
+    return Reader(path)
+
+
+def _require_no_gap(tensors: Mapping[str, TensorInfo], start: int, alignment: int, size: int) -> None:
+    """Each tensor begins where the one before ends, padded; llama.cpp (gguf.cpp, `gguf_init_from_file`) asks the same."""
+    stop = start
+    for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if info.start != start:
+            raise ValueError(f"tensor {name} at byte {info.start}, the one before ends at {start}")
+        stop = info.stop
+        start = stop + -(stop - start) % alignment
+    if tensors and not stop <= size <= start:
+        raise ValueError(f"the last tensor ends at byte {stop}")

@@ -50,7 +50,7 @@ def parse_header(path: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
             )
             for name, entry in entries.items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise _broken(path, f"a header that cannot be read ({error})") from error
     end = base
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):

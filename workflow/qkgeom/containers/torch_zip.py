@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
-from qkgeom.containers.base import Container, Reading, TensorInfo
+from qkgeom.containers.base import DTYPE_NAMES, DTYPES, Container, Reading, TensorInfo
 from qkgeom.errors import ModelFault
 
 WRAPPERS = ("model_state_dict", "state_dict", "model", "module")  # keys under which tools hide the state dict
-NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}
+NAMES = {dtype.name: name for dtype, name in DTYPE_NAMES.items()}  # torch and numpy spell these alike
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class TorchZip(Container):
         return Reading(whole.array[slice(*rows)] if rows else whole.array, whole.record)
 
     def decode(self, name: str, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+        """Checks the CRC32 of a whole storage and takes the tensor's view of it."""
         info, view = self.tensors[name], self.views[name]
         if zlib.crc32(raw) != self.crcs[info.start]:
             raise ModelFault(
@@ -57,7 +57,7 @@ class TorchZip(Container):
                 expected=f"{self.crcs[info.start]:08x}",
                 fix="fetch the file again",
             )
-        dtype = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": ml_dtypes.bfloat16}.get(info.dtype)
+        dtype = DTYPES.get(info.dtype)
         if dtype is None:
             raise self.unreadable_dtype(name)
         flat = np.frombuffer(raw, dtype)
@@ -99,7 +99,9 @@ def _archive_records(path: Path) -> dict[int, tuple[int, int]]:
                 name_length, extra_length = (int.from_bytes(file.read(2), "little") for _ in range(2))
                 start = entry.header_offset + 30 + name_length + extra_length
                 records[start] = (entry.file_size, entry.CRC)
-    except zipfile.BadZipFile as error:
+                if entry.filename.endswith("/data.pkl"):
+                    archive.read(entry)  # checks its CRC; torch does not, and a wrong stride would give wrong weights
+    except (zipfile.BadZipFile, ValueError, RuntimeError, OSError, EOFError) as error:  # what zipfile does when lost
         raise _broken(path, str(error)) from error
     return records
 
@@ -117,8 +119,8 @@ def _state_dict(path: Path) -> Mapping[str, object]:
             expected="a state dict of tensors (torch.load with weights_only=True)",
             fix="use a safetensors version of this model",
         ) from error
-    except (RuntimeError, ValueError, KeyError, EOFError) as error:
-        raise _broken(path, str(error).splitlines()[0]) from error
+    except Exception as error:  # the unpickler raises whatever a damaged pickle leads it to
+        raise _broken(path, f"{type(error).__name__}: {error}".splitlines()[0]) from error
     while isinstance(state, Mapping) and (inner := next((k for k in WRAPPERS if isinstance(state.get(k), Mapping)), None)):
         state = state[inner]
     if not isinstance(state, Mapping):

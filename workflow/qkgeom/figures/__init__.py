@@ -1,1 +1,34 @@
 """One file per figure: PAPER, CAPTION, GROUP, NEEDS, `numbers(inputs)` and `draw(numbers)`; nothing else names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qkgeom.files import whole_file
+from qkgeom.rendering import Inputs, beside, load, write_csv
+
+# no dates, no versions: the same inputs give the same bytes
+METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
+
+
+def render(name: str, inputs: Inputs, stem: Path) -> None:
+    """Draws a figure as `stem`.pdf and .png, with the numbers it draws as .csv.
+
+    Raises:
+        UsageError: there is no such figure, or an input that it needs is not given.
+        QkgeomError: an input is missing or unreadable.
+    """
+    import matplotlib
+
+    from qkgeom.figures._style import RC
+
+    module = load(__name__, name, inputs)
+    numbers = module.numbers(inputs)
+    write_csv(numbers, stem)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # a user's matplotlibrc must not change a figure
+        matplotlib.rcParams.update(RC)
+        figure = module.draw(numbers)
+        for ending, metadata in METADATA.items():
+            with whole_file(beside(stem, ending)) as temporary:
+                figure.savefig(temporary, format=ending, metadata=metadata)

@@ -38,7 +38,7 @@ def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.n
     marks = np.column_stack([where - 3, where + 3])
     spans = np.column_stack([where[:, 0], np.minimum(low, where[:, 1] - 3), where[:, 0], np.maximum(high, where[:, 1] + 3)])
     zero = axes.transData.transform((points[0, 0], 0))[1] * scale
-    taken = [*marks, *spans, np.array([inside[0], zero, inside[2], zero])]
+    taken = [*marks, *spans]
     places = []
     for k, name in enumerate(names):
         size = _size(axes, name) * scale
@@ -52,7 +52,8 @@ def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.n
         away = distance[:, k]
         others = np.delete(distance, k, axis=1).min(1, initial=np.inf)
         middle = np.abs(boxes[:, [1, 3]].mean(1) - where[k, 1])  # best beside the marker, to its right, and far from others
-        best = np.argmin(away + 0.1 * middle + (boxes[:, 0] < where[k, 0]) + 0.5 * np.clip(2 * NEAR - others, 0, None))
+        cost = away + 0.1 * middle + (boxes[:, 0] < where[k, 0]) + 0.5 * np.clip(2 * NEAR - others, 0, None)
+        best = np.argmin(cost + 4 * ((boxes[:, 1] < zero) & (boxes[:, 3] > zero)))
         places.append(Place(boxes[best, :2] - where[k], float(away[best])))
         taken.append(boxes[best])
     return places
@@ -60,8 +61,10 @@ def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.n
 
 def write_names(axes: Axes, names: Sequence[str], points: np.ndarray, places: Sequence[Place], colours: Sequence[str]) -> None:
     """Writes each name at its place."""
+    over_line = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # where there was no place off the zero line
+    look = {"textcoords": "offset points", "fontsize": SIZE, "bbox": over_line, "in_layout": False, "zorder": 1}
     for name, point, place, colour in zip(names, points, places, colours, strict=True):
-        axes.annotate(name, point, place.offset, textcoords="offset points", fontsize=SIZE, color=colour, in_layout=False)
+        axes.annotate(name, point, place.offset, color=colour, **look)
 
 
 def _size(axes: Axes, name: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ FEW_MODELS = 12  # up to so many are named in the figure
 
 def scores_of(inputs: Inputs, group: str) -> pd.DataFrame:
     """One row per scored model of the group: its size, and median and quartiles over layers of both scores."""
-    return inputs.models(group)[COLUMNS]
+    return inputs.models(group, COLUMNS)
 
 
 def draw(numbers: pd.DataFrame) -> Figure:
@@ -36,13 +36,13 @@ def draw(numbers: pd.DataFrame) -> Figure:
     panels = figure.subplots(1, 2)
     for axes, (score, (name, negative, positive)) in zip(panels, PANELS.items(), strict=True):
         axes.set(ylabel=name, ylim=(-1.05, 1.05), yticks=np.linspace(-1, 1, 5), xlabel="number of parameters")
-        axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
         for height, meaning in ((0.25, f"← {negative}"), (0.75, f"{positive} →")):
             axes.text(1.03, height, meaning, transform=axes.transAxes, rotation=90, ha="left", va="center", **HINT)
         if numbers.empty:
             axes.set(xticks=[])
             say(axes, "no scored model")
         else:
+            axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
             _draw_points(axes, numbers, score)
             _scale_sizes(axes, numbers["n_params"])
     if not numbers.empty:
@@ -64,13 +64,9 @@ def _name_models(figure: Figure, panels: Iterable[Axes], numbers: pd.DataFrame) 
     figure.draw_without_rendering()
     places = [find_places(axes, names, points, bars) for axes, points, bars in data]
     if not all(found and all(place.away <= NEAR for place in found) for found in places):
-        key = [f"{k}  {name}" for k, name in enumerate(names, start=1)]
-        names = [str(k) for k in range(1, len(names) + 1)]
-        nothing = [Line2D([], [], linestyle="none")] * len(key)
-        figure.legend(
-            nothing, key, labelcolor=list(colours), loc="outside lower center", ncols=3, handlelength=0, frameon=False
-        )
-        figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(key) // 3))
+        numbered = [str(k) for k in range(1, len(names) + 1)]
+        _write_key(figure, [f"{k}  {name}" for k, name in zip(numbered, names, strict=True)], colours)
+        names = numbered
         figure.draw_without_rendering()
         places = [find_places(axes, names, points, bars) for axes, points, bars in data]
     figure.set_layout_engine("none")  # names have their places in axes that no longer move
@@ -78,18 +74,26 @@ def _name_models(figure: Figure, panels: Iterable[Axes], numbers: pd.DataFrame) 
         write_names(axes, names, points, found or [], colours)
 
 
+def _write_key(figure: Figure, key: Sequence[str], colours: Sequence[str]) -> None:
+    """Lines of text in up to three columns below the panels; the figure grows by their height."""
+    columns = max(1, min(3, 90 // max(map(len, key))))  # about 90 characters fit side by side
+    look = {"labelcolor": list(colours), "handlelength": 0, "frameon": False}
+    figure.legend([Line2D([], [], linestyle="none")] * len(key), key, loc="outside lower center", ncols=columns, **look)
+    figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(key) // columns))
+
+
 def _draw_points(axes: Axes, numbers: pd.DataFrame, score: str) -> None:
     few = len(numbers) <= FEW_MODELS
-    look = {"linestyle": "none", "markersize": 4.5 if few else 3.5, "markeredgewidth": 0.8, "elinewidth": 0.8}
+    look = {"linestyle": "none", "markersize": 4.5 if few else 3.8, "elinewidth": 0.8}
     x = _sizes(numbers["n_params"])
     median = numbers[f"{score}_median"]
     bars = np.stack([median - numbers[f"{score}_q1"], numbers[f"{score}_q3"] - median]).clip(0)
     for role, open_marker in _kinds(numbers):
         here = ((numbers["role"] == role) & ((numbers["n_layers"] < FEW_LAYERS) == open_marker)).to_numpy(bool)
-        face = "white" if open_marker else COLOURS[role]
-        marks = axes.errorbar(
-            x[here], median[here], yerr=bars[:, here], fmt=MARKERS[role], color=COLOURS[role], mfc=face, **look
-        )
+        colour = COLOURS[role]
+        # filled markers get a thin white rim, which keeps neighbours apart
+        rim = {"mfc": "white", "mec": colour, "mew": 0.8} if open_marker else {"mfc": colour, "mec": "white", "mew": 0.3}
+        marks = axes.errorbar(x[here], median[here], yerr=bars[:, here], fmt=MARKERS[role], color=colour, **rim, **look)
         for bar in marks.lines[2]:
             bar.set_alpha(0.9 if few else 0.45)
 
@@ -129,5 +133,5 @@ def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
     entries = {role: (mark(role, COLOURS[role]),) for role in COLOURS if role in set(numbers["role"])}
     if opened := tuple(mark(role, "white") for role, few in kinds if few):
         entries[f"fewer than {FEW_LAYERS} layers"] = opened
-    look = {"handler_map": {tuple: HandlerTuple(None, pad=0.4)}, "handlelength": 1.5, "handletextpad": 0.4, "frameon": False}
+    look = {"handler_map": {tuple: HandlerTuple(None, pad=0.4)}, "handlelength": 1.8, "handletextpad": 0.5, "frameon": False}
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=len(entries), **look)

@@ -66,7 +66,9 @@ def layout_for(config: Mapping[str, object], part: str | None = None) -> Layout:
     if matching:
         parts = sorted(str(layout.part) for layout in matching)
         raise UsageError(
-            f"this architecture has the parts {', '.join(parts)}" if parts != ["None"] else "this architecture has one part only",
+            f"this architecture has the parts {', '.join(parts)}"
+            if parts != ["None"]
+            else "this architecture has one part only",
             found=f"--part {part}" if part else "no --part",
             fix="choose one with --part" if parts != ["None"] else "leave out --part",
         )

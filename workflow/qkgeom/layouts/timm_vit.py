@@ -1,7 +1,10 @@
 """Vision transformers of timm: one Linear weight with rows [Q; K; V].
 
 timm's config.json names the architecture but not its heads: they are in its `model_args`, or in timm_vit.tsv, which
-`make timm-table` writes from timm itself. Source: timm/layers/attention.py, timm/models/beit.py (`reshape(B, N, 3, heads, -1)`).
+`make timm-table` writes from timm itself.
+
+Source: timm/layers/attention.py, timm/models/beit.py
+(`reshape(B, N, 3, heads, -1)`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ HEADS_TABLE = Path(__file__).with_name("timm_vit.tsv")
 
 @cache
 def timm_heads() -> dict[str, dict[str, int]]:
-    """timm architecture -> its `d_model`, `n_head`, `n_layer`."""
+    """The sizes `d_model`, `n_head`, `n_layer` of each timm architecture."""
     with HEADS_TABLE.open(newline="") as file:
         return {
             row.pop("architecture"): {key: int(value) for key, value in row.items()}

@@ -17,7 +17,7 @@ __all__ = ["Fetched", "open_checkpoint", "scheme_of"]
 
 # scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`
 SCHEMES = {"file": "local", "hf": "hub", "pypi": "package_index"}
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(@[\w./-]+)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -29,7 +29,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     scheme, colon, address = uri.partition(":")
     if colon and scheme in SCHEMES and address:
         return scheme, address
-    if Path(uri).exists():
+    if uri and _exists(uri):
         return "file", uri
     if not colon and not uri.startswith((".", "/")) and _HUB_ID.fullmatch(uri):
         return "hf", uri
@@ -38,6 +38,13 @@ def split_uri(uri: str) -> tuple[str, str]:
         found=uri or "an empty string",
         expected="hf:org/name@revision, pypi:package==version/path, file:path, a path, or a bare hub id",
     )
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name too long, or a folder that may not be entered
+        return False
 
 
 def scheme_of(uri: str) -> str:

@@ -1,7 +1,8 @@
 """`hf:org/name@revision`: a checkpoint of the model hub, pinned to a commit, every file checked by its digest.
 
 The hub's own client moves and caches the files, so that HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and the proxy
-settings work as everywhere. The client checks a file's size only; the digests are checked here.
+settings work as everywhere, and so do its progress bars, which show on a terminal only. The client checks a file's
+size only; the digests are checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from qkgeom.errors import ModelFault, TransientFault, UsageError
 from qkgeom.files import write_text
 from qkgeom.sources.base import Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
-from qkgeom.sources.hub_client import ask, progress_bars
+from qkgeom.sources.hub_client import ask
+from qkgeom.sources.hub_faults import require_endpoint
 
 logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"(?P<repo>[^@]+)(@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII)
@@ -54,22 +56,21 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         sha256: digest of the one weight file, where there is only one.
 
     Raises:
-        UsageError: the address is not of this form.
+        UsageError: the address is not of this form, or HF_ENDPOINT is no address.
         ModelFault: the repository, revision or file is missing, access is refused, or a file is not what the hub states.
         TransientFault: the hub cannot be reached and its cache does not hold the checkpoint, or the disk is full.
     """
     repo, revision = parse_address(address)
-    with progress_bars():
-        fetched = _fetch(repo, revision, sha256)
-    yield fetched
+    yield _fetch(repo, revision, sha256)
 
 
 def parse_address(address: str) -> tuple[str, str]:
     """Repository and revision of an address.
 
     Raises:
-        UsageError: it is not of this form.
+        UsageError: it is not of this form, or HF_ENDPOINT is no address.
     """
+    require_endpoint()  # with a wrong one the client cannot even be imported
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -134,11 +135,11 @@ def _take(listing: Listing, sha256: str | None) -> Fetched:
     config = take(choice.config) if choice.config else None
     index = take(choice.index) if choice.index else None
     weights = listed_shards(index, listing.files, listing) if index else choice.weights
-    if sha256 and len(stated := listing.files[the_one(weights, listing)] or "") == 64:  # known before anything is moved
-        require_digest(stated, sha256, f"{listing}, {weights[0]}")
-    paths = [take(name) for name in weights]
     if sha256:
-        require_digest(sha256_of(paths[0]), sha256, f"{listing}, {weights[0]}")
+        stated = listing.files[the_one(weights, listing)] or ""
+        found = stated if len(stated) == 64 else sha256_of(take(weights[0]))  # mostly known before anything is moved
+        require_digest(found, sha256, f"{listing}, {weights[0]}")
+    paths = [take(name) for name in weights]
     origin = {
         "kind": "hub",
         "repo": listing.repo,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
-from qkgeom.sources.hub_faults import Kind, asked_wait, fault_for, innermost, kind_of, require_endpoint, said, status_of
+from qkgeom.sources.hub_faults import Kind, asked_wait, fault_for, innermost, kind_of, said, status_of
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -32,7 +30,6 @@ def ask(function: Callable[..., T], repo: str, *args: object, where: str, retrie
         options: keyword arguments.
 
     Raises:
-        UsageError: HF_ENDPOINT is not an address.
         ModelFault: the repository, revision or file is missing, or access is refused.
         TransientFault: the hub cannot be reached or is out of order, or the disk refuses the write.
     """
@@ -41,7 +38,6 @@ def ask(function: Callable[..., T], repo: str, *args: object, where: str, retrie
     def tell(state: RetryCallState) -> None:
         logger.warning("%s: %s; try %d of %d", where, said(state.outcome.exception()), state.attempt_number + 1, TRIES)
 
-    require_endpoint()
     again = retry_if_exception(lambda error: _worth_another_try(error, retried))
     retrying = Retrying(retry=again, stop=stop_after_attempt(TRIES), wait=_wait, before_sleep=tell, reraise=True)
     try:
@@ -51,15 +47,6 @@ def ask(function: Callable[..., T], repo: str, *args: object, where: str, retrie
         if fault is None:
             raise
         raise fault from error
-
-
-def progress_bars() -> AbstractContextManager[object]:
-    """The client's progress bars off where nobody watches, unless HF_HUB_DISABLE_PROGRESS_BARS says something."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import disable_progress_bars
-
-    chosen = constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
-    return nullcontext() if chosen or sys.stderr.isatty() else disable_progress_bars()
 
 
 def _worth_another_try(error: BaseException, retried: bool) -> bool:

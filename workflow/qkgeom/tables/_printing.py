@@ -25,7 +25,9 @@ def latex(printed: pd.DataFrame, caption: str, label: str) -> str:
     numeric = printed.select_dtypes("number").columns
     style = printed.style.hide(axis="index").format_index(escape="latex", axis="columns")
     style = style.format(escape="latex", na_rep=MISSING)
-    style = style.format(lambda value: f"${two_decimals(value)}$", subset=list(numeric), na_rep=MISSING)  # a minus, not a hyphen
+    style = style.format(
+        lambda value: f"${two_decimals(value)}$", subset=list(numeric), na_rep=MISSING
+    )  # a minus, not a hyphen
     floating = {"environment": "table", "position": "htbp", "position_float": "centering"}
     if len(printed) <= LONG:  # inside a longtable these commands would be an error
         style = style.set_table_styles(

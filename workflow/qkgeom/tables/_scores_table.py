@@ -14,7 +14,7 @@ QUARTILES = {"median": "Median", "q1": "Q1", "q3": "Q3"}
 def scores_of(inputs: Inputs, group: str, scores: Mapping[str, str]) -> pd.DataFrame:
     """One row per scored model of the group, encoders first, in full precision."""
     columns = [f"{score}_{quartile}" for score in scores for quartile in QUARTILES]
-    return inputs.models(group)[["model", "label", "role", "n_params", "n_layers", *columns]]
+    return inputs.models(group, ["model", "label", "role", "n_params", "n_layers", *columns])
 
 
 def printed(table: pd.DataFrame, scores: Mapping[str, str]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from qkgeom.files import write_text
 
 def command(
     artifact: Annotated[list[Path], Argument(help="folders of artifacts, with their scores.csv")],
-    allow_missing: Annotated[bool, Option("--allow-missing/--no-allow-missing", help="end well although models failed")] = False,
+    allow_missing: Annotated[bool, Option("--allow-missing/--no-allow-missing", help="end well all the same")] = False,
     output: Annotated[Path | None, Option("--output", "-o", help="write the findings here")] = None,
 ) -> None:
     """Name every failed model and every layer without a score; exit 1 if a model failed."""

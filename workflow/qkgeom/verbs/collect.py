@@ -22,7 +22,8 @@ def command(
     set_up_logging()
     rows = read_models(models)
     if strangers := [path for path in scores if path.parent.name not in rows]:
-        raise UsageError("these scores are of no model in the table of models", where=models, found=", ".join(map(str, strangers)))
+        found = ", ".join(map(str, strangers))
+        raise UsageError("these scores are of no model in the table of models", where=models, found=found)
     table = read_scores(scores)
     write_table(output / "scores.csv", table)
     write_table(output / "summary.csv", summarise(table, [rows[path.parent.name] for path in scores]))

@@ -8,7 +8,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
-from qkgeom.rendering import Inputs, parse_examples, render_figure
+from qkgeom.figures import render
+from qkgeom.rendering import Inputs, parse_examples
 
 
 def command(
@@ -20,4 +21,4 @@ def command(
 ) -> None:
     """Draw a figure: STEM.pdf, STEM.png, and STEM.csv with the numbers drawn."""
     set_up_logging()
-    render_figure(name, Inputs(summary, scores, parse_examples(example or [])), output)
+    render(name, Inputs(summary, scores, parse_examples(example or [])), output)

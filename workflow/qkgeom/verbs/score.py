@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def command(
-    target: Annotated[str, Argument(help="an artifact's folder, or hf:org/name@revision, pypi:..., file:path, a path, a hub id")],
+    target: Annotated[str, Argument(help="an artifact's folder, hf:org/name@revision, pypi:..., file:..., a path, a hub id")],
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
@@ -47,7 +47,7 @@ def command(
     folder = Path(target)
     if (folder / artifacts.MANIFEST).is_file():
         if architecture or n_head or n_kv_head or part:
-            raise UsageError("an artifact already knows its architecture", found="--architecture, --n-head, --n-kv-head or --part")
+            raise UsageError("an artifact knows its architecture", found="--architecture, --n-head, --n-kv-head or --part")
         rows = _score_stored(folder, heads, device)
     else:
         with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from qkgeom import artifacts
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def command(
@@ -22,12 +25,12 @@ def command(
     manifest = artifacts.read_manifest(artifact.parent if artifact.name == artifacts.MANIFEST else artifact)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     for label, value in _head(manifest).items():
-        console.print(f"[bold]{label:<16}[/bold]", end="")
+        console.print(f"[bold]{label:<20}[/bold]", end="")
         console.print(value, markup=False)
     for name, snapshot in manifest.get("snapshots", {}).items():
         console.print(_layers(name, snapshot))
         if tensors:
-            console.print(_tensors(snapshot))
+            sys.stdout.writelines(line + "\n" for line in _tensors(snapshot))
 
 
 def _head(manifest: Mapping) -> dict[str, str]:
@@ -48,10 +51,11 @@ def _head(manifest: Mapping) -> dict[str, str]:
     }
 
 
-def _layers(name: str, snapshot: Mapping):
+def _layers(name: str, snapshot: Mapping) -> Table:
     from rich.table import Table
 
-    table = Table("layers", "d_model", "query heads", "key heads", "d_head", "read as", "stored as", title=f"{name}: {snapshot['file']}")
+    columns = ("layers", "d_model", "query heads", "key heads", "d_head", "read as", "stored as")
+    table = Table(*columns, title=f"{name}: {snapshot['file']}")
     for first, last, layer in _runs(snapshot["layers"]):
         read = ", ".join(sorted({record["dtype"] for record in layer["read"].values()}))
         stored = ", ".join(sorted({record["dtype"] for record in layer["stored"].values()}))
@@ -72,12 +76,10 @@ def _runs(layers: list[Mapping]) -> list[tuple[int, int, Mapping]]:
     return runs
 
 
-def _tensors(snapshot: Mapping):
-    from rich.table import Table
-
-    table = Table("layer", "tensor", "file", "bytes", "sha256 as read")
+def _tensors(snapshot: Mapping) -> Iterator[str]:
+    """One line per tensor that was read, cells separated by tabs, since digests do not fit a table."""
+    yield "layer\ttensor\tfile\tbytes\tsha256 as read"
     for layer in snapshot["layers"]:
         for record in layer["read"].values():
             first, last = record["bytes"]
-            table.add_row(str(layer["layer"]), record["tensor"], record["file"], f"{first}-{last}", record["sha256"])
-    return table
+            yield f"{layer['layer']}\t{record['tensor']}\t{record['file']}\t{first}-{last}\t{record['sha256']}"

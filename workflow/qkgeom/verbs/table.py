@@ -8,7 +8,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
-from qkgeom.rendering import Inputs, parse_examples, render_table
+from qkgeom.rendering import Inputs, parse_examples
+from qkgeom.tables import render
 
 
 def command(
@@ -20,4 +21,4 @@ def command(
 ) -> None:
     """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
     set_up_logging()
-    render_table(name, Inputs(summary, scores, parse_examples(example or [])), output)
+    render(name, Inputs(summary, scores, parse_examples(example or [])), output)

@@ -1,0 +1,237 @@
+"""The command line and the Python call: what they print, write and return, and how they fail."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from checkpoints import bert_config, bert_tensors, llama_config, llama_tensors, write_bert, write_checkpoint, write_llama
+from project import qkgeom
+from qkgeom.scoring import COLUMNS
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return write_bert(tmp_path_factory.mktemp("bert's folder"))
+
+
+@pytest.fixture(scope="module")
+def artifact(bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("artifact") / "tiny"
+    result = qkgeom("extract", f"file:{bert}", "--output", str(folder))
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_score_prints_a_table_and_the_medians(bert):
+    result = qkgeom("score", str(bert))
+    assert result.returncode == 0
+    assert len(re.findall(r"│ [012] ", result.stdout)) == 3
+    assert "Median over layers: symmetry " in result.stdout
+
+
+def test_score_writes_the_same_file_from_a_path_as_from_an_artifact(bert, artifact, tmp_path):
+    assert qkgeom("score", str(bert), "-o", str(tmp_path / "a.csv"), "--heads").stdout == ""
+    assert qkgeom("score", str(artifact), "-o", str(tmp_path / "b.csv"), "--heads", "--threads", "1").returncode == 0
+    a, b = (rows((tmp_path / name).read_text()) for name in ("a.csv", "b.csv"))
+    assert tuple(a[0]) == COLUMNS
+    assert len(a) == 3 * 5
+    drop = lambda table: [{**row, "model": ""} for row in table]  # noqa: E731
+    assert drop(a) == drop(b)
+
+
+def test_score_prints_json(artifact):
+    table = json.loads(qkgeom("score", str(artifact), "--json").stdout)
+    assert [row["layer"] for row in table] == [0, 1, 2]
+    assert set(table[0]) == set(COLUMNS)
+
+
+def test_scores_from_python_equal_those_from_the_file(artifact):
+    import qkgeom as library
+
+    table = json.loads(qkgeom("score", str(artifact), "--json", "--heads").stdout)
+    frame = library.score(bert_tensors(), bert_config(), heads=True)
+    assert tuple(frame.columns) == COLUMNS
+    assert frame["symmetry"].tolist() == pytest.approx([row["symmetry"] for row in table], abs=1e-12)
+
+
+def test_scores_of_modules_from_python(tmp_path):
+    torch = pytest.importorskip("torch")
+    import qkgeom as library
+    import timm
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        hidden_size=24, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=32
+    )
+    model = LlamaModel(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "llama")
+    table = json.loads(qkgeom("score", str(tmp_path / "llama"), "--json").stdout)
+    assert library.score(model)["symmetry"].tolist() == pytest.approx([row["symmetry"] for row in table], abs=1e-12)
+    frame = library.score(timm.create_model("vit_tiny_patch16_224", depth=2))
+    assert frame[["d_model", "n_head", "d_head"]].drop_duplicates().to_numpy().tolist() == [[192, 3, 64]]
+
+
+def test_a_checkpoint_without_config_needs_only_the_heads(tmp_path):
+    folder = write_llama(tmp_path / "with")
+    bare = write_checkpoint(tmp_path / "bare", llama_tensors(), llama_config()) / "model.safetensors"
+    (bare.parent / "config.json").unlink()
+    refused = qkgeom("score", str(bare))
+    assert refused.returncode == 1
+    assert "--architecture, --n-head and --n-kv-head" in refused.stderr
+    said = ["--architecture", "llama", "--n-head", "4", "--n-kv-head", "2"]
+    pairs = [json.loads(qkgeom("score", str(path), "--json", *more).stdout) for path, more in ((folder, []), (bare, said))]
+    assert [row["symmetry"] for row in pairs[0]] == [row["symmetry"] for row in pairs[1]]
+
+
+def test_where_a_model_stands_among_scored_models(bert, tmp_path):
+    summary = tmp_path / "results/mini/collected/summary.csv"
+    summary.parent.mkdir(parents=True)
+    summary.write_text("model,role,symmetry_median\na,encoder,-0.9\nb,encoder,0.9\nc,decoder,-0.8\n")
+    shown = qkgeom("score", str(bert), cwd=tmp_path).stdout
+    assert "Scored encoders: 1 of 2 are less symmetric than this model; they range from -0.900 to +0.900" in shown
+    assert "Scored decoders: 1 of 1" in shown
+
+
+def test_show_prints_a_manifest_readably(artifact):
+    shown = qkgeom("show", str(artifact)).stdout
+    for text in ("status", "ok", "bert", "0-2", "float32", "read"):
+        assert text in shown
+    tensors = qkgeom("show", str(artifact), "--tensors").stdout
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    for layer in manifest["snapshots"]["final"]["layers"]:
+        assert layer["read"]["q"]["sha256"] in tensors
+
+
+def test_models_lists_the_table(tmp_path):
+    result = qkgeom("models", cwd=tmp_path)
+    assert "all-minilm-l6-v2" in result.stdout
+    assert result.returncode == 0
+
+
+def test_every_verb_explains_itself():
+    top = qkgeom("--help").stdout
+    for verb in re.findall(r"│ (\w+) ", top):
+        assert qkgeom(verb, "--help").returncode == 0
+
+
+def test_start_up_imports_neither_torch_nor_transformers():
+    import subprocess
+    import sys
+
+    from project import ROOT
+
+    code = "import sys; import qkgeom.cli; sys.exit(bool({'torch', 'transformers', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "workflow", check=False).returncode == 0
+
+
+def test_extract_from_safetensors_never_imports_torch(bert, tmp_path):
+    import subprocess
+    import sys
+
+    from project import ROOT
+
+    code = (
+        "import sys; from qkgeom.cli import app; "
+        f"app(['extract', {str(bert)!r}, '-o', {str(tmp_path / 'x')!r}], standalone_mode=False); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "workflow", check=False).returncode == 0
+    assert (tmp_path / "x/manifest.json").exists()
+
+
+def test_two_extractions_give_the_same_bytes(bert, artifact, tmp_path):
+    qkgeom("extract", f"file:{bert}", "--output", str(tmp_path / "tiny"))
+    for name in ("manifest.json", "final.safetensors"):
+        assert (tmp_path / "tiny" / name).read_bytes() == (artifact / name).read_bytes()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["score"], 2, "Missing argument"),
+        (["scor", "x"], 2, "No such command"),
+        (["score", "no such/thing"], 2, "neither a URI nor an existing path"),
+        (["score", "file:no such thing"], 1, "no such file or folder"),
+        (["score", "{bert}", "--device", "abacus"], 2, "there is no such device"),
+        (["score", "{bert}", "--device", "cuda:99"], 2, "there is no such device"),
+        (["score", "{bert}", "--part", "decoder"], 2, "one part only"),
+        (["score", "{bert}", "--architecture", "mamba"], 2, "no layout reads this architecture"),
+        (["score", "{bert}", "--n-head", "3", "--n-kv-head", "2"], 2, "head counts are impossible"),
+        (["extract", "{bert}", "--layout", "lama", "-o", "x"], 2, "no layout is called 'lama'"),
+        (["show", "."], 1, "no artifact here"),
+        (["retry"], 2, "there is no results folder here"),
+        (["figure", "nothing", "-o", "x"], 2, "nothing"),
+        (["collect", "a/b/scores.csv", "-o", "x"], 2, "no model in the table"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_an_exit_code(bert, tmp_path, arguments, code, message):
+    result = qkgeom(*(str(bert) if word == "{bert}" else word for word in arguments), cwd=tmp_path)
+    assert message in result.stderr
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.faults
+def test_an_artifact_cut_short_is_named(artifact, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(artifact, tmp_path / "cut")
+    weights = copy / "final.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    result = qkgeom("score", str(copy))
+    assert result.returncode == 1
+    assert "truncated or damaged" in result.stderr
+    assert "final.safetensors" in result.stderr
+
+
+@pytest.mark.faults
+def test_a_disk_that_is_full_leaves_nothing_behind(bert, tmp_path):
+    import resource
+    import subprocess
+    import sys
+
+    from project import ROOT
+
+    for target in ("artifact", "scores"):
+        verb = (
+            ["extract", str(bert), "-o", str(tmp_path / "x")] if target == "artifact" else ["score", str(bert), "-o", "s.csv"]
+        )
+        result = subprocess.run(
+            [sys.executable, "-m", "qkgeom", *verb],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**__import__("os").environ, "PYTHONPATH": str(ROOT / "workflow"), "PYTHONDONTWRITEBYTECODE": "1"},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200)),
+        )
+        assert result.returncode == 1, result.stderr
+        assert "cannot write" in result.stderr
+        assert "Traceback" not in result.stderr
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.faults
+def test_a_results_folder_that_is_a_file_is_named(bert, tmp_path):
+    (tmp_path / "results").write_text("")
+    result = qkgeom("extract", str(bert), "-o", str(tmp_path / "results/models/x"))
+    assert result.returncode == 1
+    assert "cannot write" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.faults
+def test_a_model_with_nan_is_scored_where_it_can_be(tmp_path):
+    tensors = bert_tensors()
+    tensors["bert.encoder.layer.2.attention.self.query.weight"][0, 0] = np.inf
+    table = json.loads(qkgeom("score", str(write_checkpoint(tmp_path, tensors, bert_config())), "--json").stdout)
+    assert [row["status"] for row in table] == ["ok", "ok", "not_finite"]
+    assert table[2]["symmetry"] is None

@@ -1,0 +1,209 @@
+"""The scores: matrices with known answers, properties that must hold for every matrix, and two real models."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from qkgeom.errors import QkgeomError
+from qkgeom.scores import _quadratic_forms, score_factors, score_layer
+
+
+def dense_scores(M):
+    """The definitions, word for word, on a float64 matrix (DESIGN.md, section 1)."""
+    S, N = (M + M.T) / 2, (M - M.T) / 2
+    fro2 = (M**2).sum()
+    sums = {}
+    for side, norms in (("R", np.sqrt((M**2).sum(1))), ("C", np.sqrt((M**2).sum(0)))):
+        threshold = norms.mean() + 2 * norms.std(ddof=1)
+        large = norms[norms > threshold] if norms.std(ddof=1) > 1e-6 * norms.mean() else norms[:0]
+        sums[side] = large.sum(), (large - threshold).sum() if large.size else 0.0
+    (R, R_excess), (C, C_excess) = sums["R"], sums["C"]
+    ratio = lambda a, b: (a - b) / (a + b) if a + b else 0.0  # noqa: E731
+    return ((S**2).sum() - (N**2).sum()) / fro2, ratio(R, C), ratio(R_excess, C_excess), math.sqrt(fro2)
+
+
+def factors(M):
+    return torch.as_tensor(M), torch.eye(len(M), dtype=torch.float64)
+
+
+def values(score):
+    return score.symmetry, score.directionality, score.directionality_excess
+
+
+def near_threshold(M):
+    """Whether a norm lies within rounding of its threshold, the documented exception."""
+    for axis in (0, 1):
+        norms = np.sqrt((M**2).sum(axis))
+        threshold = norms.mean() + 2 * norms.std(ddof=1)
+        if norms.std(ddof=1) <= 1e-5 * norms.mean() or np.any(np.abs(norms - threshold) <= 1e-6 * threshold):
+            return True
+    return False
+
+
+@st.composite
+def matrices(draw, low=8, high=40):
+    """Random square matrices, some with outlier rows and columns, some nearly symmetric or skew."""
+    d = draw(st.integers(low, high))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    M = rng.standard_normal((d, d))
+    lean = draw(st.sampled_from([0.0, 0.9, -0.9]))
+    M = M + lean * M.T
+    if draw(st.booleans()):
+        M[:, rng.integers(d)] *= draw(st.sampled_from([3.0, 30.0, 1000.0]))
+    if draw(st.booleans()):
+        M[rng.integers(d)] *= draw(st.sampled_from([3.0, 30.0, 1000.0]))
+    return M
+
+
+@given(matrices())
+def test_equal_to_the_definitions(M):
+    assume(not near_threshold(M))
+    score = score_factors(*factors(M))
+    assert (*values(score), score.fro_norm) == pytest.approx(dense_scores(M), rel=1e-9, abs=1e-9)
+
+
+@given(matrices())
+def test_transposing_keeps_symmetry_and_negates_directionality(M):
+    assume(not near_threshold(M))
+    one, other = score_factors(*factors(M)), score_factors(*factors(M.T.copy()))
+    assert other.symmetry == pytest.approx(one.symmetry, abs=1e-12)
+    assert other.directionality == pytest.approx(-one.directionality, abs=1e-9)
+    assert other.directionality_excess == pytest.approx(-one.directionality_excess, abs=1e-9)
+    assert (other.n_row_outliers, other.n_col_outliers) == (one.n_col_outliers, one.n_row_outliers)
+
+
+@given(matrices(), st.integers(-18, 18))
+def test_scaling_changes_nothing(M, exponent):
+    assume(not near_threshold(M))
+    one, other = score_factors(*factors(M)), score_factors(*factors(M * 10.0**exponent))
+    assert values(other) == pytest.approx(values(one), abs=1e-9)
+    assert other.fro_norm == pytest.approx(one.fro_norm * 10.0**exponent, rel=1e-12)
+
+
+@given(matrices(), st.integers(-18, 18))
+def test_scaling_one_float32_factor_changes_nothing(M, exponent):
+    assume(not near_threshold(M))
+    W_q, W_k = torch.as_tensor(M).float()[:, None], torch.eye(len(M))[:, None]
+    one, other = (score_layer(W_q * scale, W_k)["all"] for scale in (1.0, 2.0 ** (3 * exponent)))
+    assert values(other) == pytest.approx(values(one), abs=1e-9)
+
+
+@given(matrices())
+def test_symmetric_and_skew_matrices(M):
+    assert score_factors(*factors(M + M.T)).symmetry == pytest.approx(1, abs=1e-12)
+    assert score_factors(*factors(M - M.T)).symmetry == pytest.approx(-1, abs=1e-12)
+
+
+def layer(seed, d, n_head, n_kv_head, d_head):
+    generator = torch.Generator().manual_seed(seed)
+    shape = lambda heads: torch.randn(d, heads, d_head, generator=generator, dtype=torch.float64)  # noqa: E731
+    return shape(n_head), shape(n_kv_head)
+
+
+@st.composite
+def layers(draw):
+    n_kv_head = draw(st.integers(1, 4))
+    n_head = n_kv_head * draw(st.integers(1, 3))
+    return layer(draw(st.integers(0, 10**6)), draw(st.integers(8, 48)), n_head, n_kv_head, draw(st.integers(1, 6)))
+
+
+@given(layers())
+def test_grouped_queries_equal_explicit_sums_over_heads(weights):
+    W_q, W_k = (W.numpy() for W in weights)
+    group = W_q.shape[1] // W_k.shape[1]
+    per_head = [W_q[:, h] @ W_k[:, h // group].T for h in range(W_q.shape[1])]
+    assume(not any(near_threshold(M) for M in (*per_head, sum(per_head))))
+    scores = score_layer(*weights, heads=True)
+    assert list(scores) == ["all", *map(str, range(len(per_head)))]
+    for M, score in zip([sum(per_head), *per_head], scores.values(), strict=True):
+        assert (*values(score), score.fro_norm) == pytest.approx(dense_scores(M), rel=1e-7, abs=1e-7)
+
+
+@given(layers())
+def test_repeating_key_heads_changes_nothing(weights):
+    W_q, W_k = weights
+    repeated = W_k.repeat_interleave(W_q.shape[1] // W_k.shape[1], dim=1)
+    one, other = score_layer(W_q, W_k)["all"], score_layer(W_q, repeated)["all"]
+    assert other.symmetry == pytest.approx(one.symmetry, abs=1e-10)
+    assert other.fro_norm == pytest.approx(one.fro_norm, rel=1e-10)
+
+
+@given(layers(), st.integers(0, 10**6))
+def test_a_change_of_basis_inside_the_heads_changes_nothing(weights, seed):
+    W_q, W_k = weights
+    Q, _ = torch.linalg.qr(
+        torch.randn(W_q.shape[2], W_q.shape[2], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    )
+    one, other = score_layer(W_q, W_k)["all"], score_layer(W_q @ Q, W_k @ Q)["all"]
+    assert other.symmetry == pytest.approx(one.symmetry, abs=1e-10)
+    assert other.fro_norm == pytest.approx(one.fro_norm, rel=1e-10)
+
+
+@pytest.mark.parametrize("n_kv_head", [1, 2, 12])
+def test_gram_and_tile_ways_agree(n_kv_head):
+    W_q, W_k = layer(0, 400, 12, n_kv_head, 6)
+    A = W_q.unflatten(1, (n_kv_head, -1)).sum(2).flatten(1)
+    B = W_k.flatten(1)
+    M = A @ B.T
+    assert torch.allclose(_quadratic_forms(A, B.T @ B), (M**2).sum(1), rtol=1e-10)
+    assert values(score_factors(A, B)) == pytest.approx(dense_scores(M.numpy())[:3], abs=1e-10)
+
+
+def test_a_wide_matrix_goes_through_several_tiles(monkeypatch):
+    monkeypatch.setattr("qkgeom.scores.TILE_BYTES", 8 * 100 * 7)
+    M = np.random.default_rng(0).standard_normal((100, 100))
+    assert values(score_factors(*factors(M))) == pytest.approx(dense_scores(M)[:3], abs=1e-10)
+
+
+def test_column_outliers_are_negative():
+    M = np.ones((64, 64))
+    M[:, 3] = 20
+    score = score_factors(*factors(M))
+    assert (score.directionality, score.directionality_excess, score.status) == (-1, -1, "ok")
+
+
+@pytest.mark.parametrize("M", [np.eye(16), np.ones((16, 16)), np.diag(np.arange(1.0, 6.0))])
+def test_no_outlier_is_no_direction(M):
+    score = score_factors(*factors(M))
+    assert (score.directionality, score.directionality_excess, score.status) == (0, 0, "no_outliers")
+    assert score.symmetry == pytest.approx(1)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("bad", "status"), [(0.0, "zero"), (float("nan"), "not_finite"), (float("inf"), "not_finite")])
+def test_what_has_no_score_says_so(bad, status):
+    W_q, W_k = layer(0, 16, 2, 1, 4)
+    if bad == 0:
+        W_q = W_q * 0
+    else:
+        W_q[3, 0, 1] = bad
+    scores = score_layer(W_q, W_k, heads=True)
+    assert scores["all"].status == status
+    assert values(scores["all"]) == (None, None, None)
+    assert scores["1"].status == ("zero" if bad == 0 else "ok"), "a head without the bad value keeps its score"
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    "shapes", [((16, 3, 4), (16, 2, 4)), ((16, 2, 4), (8, 2, 4)), ((16, 2, 4), (16, 2, 5)), ((16, 8), (16, 8))]
+)
+def test_weights_of_different_layers_are_refused(shapes):
+    with pytest.raises(QkgeomError, match="do not belong to one layer") as error:
+        score_layer(*(torch.zeros(shape) for shape in shapes))
+    assert str(list(shapes[0])) in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_half_precision_weights_are_scored_in_float64(dtype):
+    W_q, W_k = (W.to(dtype) for W in layer(3, 48, 4, 2, 6))
+    exact = score_layer(W_q.double(), W_k.double())["all"]
+    assert score_layer(W_q, W_k)["all"] == exact
+
+
+def test_a_random_matrix_has_mean_symmetry_of_one_over_d():
+    rng = np.random.default_rng(0)
+    symmetries = [score_factors(*factors(rng.standard_normal((20, 20)))).symmetry for _ in range(2000)]
+    assert np.mean(symmetries) == pytest.approx(1 / 20, abs=4 * np.std(symmetries) / math.sqrt(2000))
