@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
+# No deadlines, since machines are shared; the same examples in every run, so that a failure is not lost.
+settings.register_profile("qkgeom", deadline=None, derandomize=True)
+settings.load_profile("qkgeom")
 pytest.register_assert_rewrite("contract", "weight_files")
 
 
