@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom.errors import QkgeomError
-from qkgeom.files import write_text
 from qkgeom.registry import Model
 from qkgeom.scoring import COLUMNS, SCORES
 
@@ -68,8 +67,3 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
             described = {key: getattr(model, key) for key in DESCRIPTION}
             rows.append({"model": model.model, "snapshot": snapshot, "n_layers": len(table), **numbers, **described})
     return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, *DESCRIPTION])
-
-
-def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Writes a table as csv with 9 significant digits, whole."""
-    write_text(path, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))

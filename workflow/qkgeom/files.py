@@ -8,8 +8,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qkgeom.errors import TransientFault
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @contextmanager
@@ -49,6 +53,11 @@ def write_text(target: Path, text: str) -> None:
 def write_json(target: Path, value: object) -> None:
     """Writes `value` as indented JSON, keys in the order given."""
     write_text(target, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_csv(target: Path, table: pd.DataFrame) -> None:
+    """Writes a table as csv with 9 significant digits."""
+    write_text(target, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
 def _sync(path: Path) -> None:

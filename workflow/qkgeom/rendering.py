@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from qkgeom.errors import QkgeomError, UsageError
-from qkgeom.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,11 +121,6 @@ def load(package: str, name: str, inputs: Inputs) -> ModuleType:
             option = "--example" if need == "examples" else f"--{need}"
             raise UsageError(f"{name} is made from {need}, and none is given", fix=f"give {option}")
     return importlib.import_module(f"{package}.{name}")
-
-
-def write_csv(table: pd.DataFrame, stem: Path) -> None:
-    """Writes `stem`.csv with 9 significant digits."""
-    write_text(beside(stem, "csv"), table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
 def beside(stem: Path, ending: str) -> Path:

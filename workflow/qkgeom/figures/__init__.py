@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qkgeom.files import whole_file
-from qkgeom.rendering import Inputs, beside, load, write_csv
+from qkgeom.files import whole_file, write_csv
+from qkgeom.rendering import Inputs, beside, load
 
 # no dates, no versions: the same inputs give the same bytes
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
@@ -24,7 +24,7 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
 
     module = load(__name__, name, inputs)
     numbers = module.numbers(inputs)
-    write_csv(numbers, stem)
+    write_csv(beside(stem, "csv"), numbers)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change a figure
         matplotlib.rcParams.update(RC)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qkgeom.files import write_text
-from qkgeom.rendering import Inputs, beside, load, write_csv
+from qkgeom.files import write_csv, write_text
+from qkgeom.rendering import Inputs, beside, load
 
 
 def render(name: str, inputs: Inputs, stem: Path) -> None:
@@ -19,7 +19,7 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
 
     module = load(__name__, name, inputs)
     table = module.table(inputs)
-    write_csv(table, stem)
+    write_csv(beside(stem, "csv"), table)
     printed = module.printed(table)
     write_text(beside(stem, "tex"), latex(printed, module.CAPTION, label=f"tab:{name}"))
     write_text(beside(stem, "md"), markdown(printed, module.CAPTION))

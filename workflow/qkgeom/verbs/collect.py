@@ -7,9 +7,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom.collecting import read_scores, summarise, write_table
+from qkgeom.collecting import read_scores, summarise
 from qkgeom.console import set_up_logging
 from qkgeom.errors import UsageError
+from qkgeom.files import write_csv
 from qkgeom.registry import MODELS, read_models
 
 
@@ -25,5 +26,5 @@ def command(
         found = ", ".join(map(str, strangers))
         raise UsageError("these scores are of no model in the table of models", where=models, found=found)
     table = read_scores(scores)
-    write_table(output / "scores.csv", table)
-    write_table(output / "summary.csv", summarise(table, [rows[path.parent.name] for path in scores]))
+    write_csv(output / "scores.csv", table)
+    write_csv(output / "summary.csv", summarise(table, [rows[path.parent.name] for path in scores]))
