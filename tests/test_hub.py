@@ -169,7 +169,8 @@ def test_from_the_hub_to_an_artifact(hub: Hub, tmp_path):
         down = it.command("extract", "hf:tiny/bert@v2", "-o", str(tmp_path / "down"))
     assert (done.returncode, gated.returncode, down.returncode) == (0, 0, 1), done.stderr + gated.stderr + down.stderr
     manifest = read_manifest(tmp_path / "bert")
-    assert (manifest["status"], manifest["source"]["commit"], manifest["source"]["repo"]) == ("ok", commit, "tiny/bert")
+    source = manifest["snapshots"]["final"]["source"]
+    assert (manifest["status"], source["commit"], source["repo"]) == ("ok", commit, "tiny/bert")
     W_q, W_k = read_layer(tmp_path / "bert", "final.safetensors", 0)
     assert np.array_equal(W_q.reshape(8, 8), query.T) and np.array_equal(W_k.reshape(8, 8), key.T)
     failed = read_manifest(tmp_path / "closed")

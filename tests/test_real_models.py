@@ -57,8 +57,9 @@ def test_the_summary_holds_the_medians_over_layers(default_run):
 @pytest.mark.slow
 def test_the_manifest_proves_where_the_weights_came_from(default_run):
     manifest = json.loads((default_run.folder / "results/models/smollm2-135m-instruct/manifest.json").read_text())
-    assert manifest["source"]["sha256"] == "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-    layer = manifest["snapshots"]["final"]["layers"][0]
+    snapshot = manifest["snapshots"]["final"]
+    assert snapshot["source"]["sha256"] == "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+    layer = snapshot["layers"][0]
     assert (layer["d_model"], layer["n_head"], layer["n_kv_head"], layer["d_head"]) == (576, 9, 3, 64)
     assert layer["read"]["q"]["dtype"] == "Q4_1"
     assert str(default_run.folder) not in json.dumps(manifest)

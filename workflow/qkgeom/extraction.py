@@ -44,17 +44,35 @@ def extract(
     model: str,
     progress: Callable[[Sequence[Layer]], Iterator[Layer]] = iter,
 ) -> dict[str, object]:
-    """Writes the artifact of a checkpoint with one snapshot, `final`, layer by layer.
+    """Writes the artifact of a checkpoint with one snapshot, `final`; see `store_snapshot`.
+
+    Returns:
+        The manifest.
+    """
+    snapshot = store_snapshot(checkpoint, layout, folder, model, FINAL, progress)
+    return finish(folder, model, checkpoint.uri, layout, {FINAL: snapshot})
+
+
+def store_snapshot(
+    checkpoint: Checkpoint,
+    layout: Layout,
+    folder: Path,
+    model: str,
+    snapshot: str,
+    progress: Callable[[Sequence[Layer]], Iterator[Layer]] = iter,
+) -> dict[str, object]:
+    """Writes the weights of one snapshot, layer by layer.
 
     Args:
         checkpoint: the opened checkpoint.
         layout: how its tensors become W_q and W_k.
         folder: where the artifact goes; made if needed.
         model: id of the model.
+        snapshot: `final`, or the step.
         progress: wraps the layers to show how far the work is.
 
     Returns:
-        The manifest.
+        The snapshot's entry in the manifest.
 
     Raises:
         ModelFault: the checkpoint cannot be read or does not fit the layout.
@@ -71,30 +89,40 @@ def extract(
             yield W_k
             del W_q, W_k  # before the next layer is read
 
-    target = folder / f"{FINAL}.safetensors"
+    target = folder / f"{snapshot}.safetensors"
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
     digests = artifacts.write_snapshot(target, tensors, values(), metadata)
-    manifest = {
-        "model": model,
-        "status": "ok",
-        "uri": checkpoint.uri,
+    logger.info("%s: %d layers stored in %s", model, len(layers), target)
+    return {
+        "file": target.name,
         "source": dict(checkpoint.origin),
-        "layout": layout.name,
-        "part": layout.part,
         "not_in_W_qk": _flags(checkpoint, layout, layers),
-        "n_layer": len(layers),
         "bytes": {
             "checkpoint": sum(each.tensors[name].stop - each.tensors[name].start for name, each in checkpoint.where.items()),
             "read": sum(record["bytes"][1] - record["bytes"][0] for each in records.values() for record in each.values()),
             "stored": target.stat().st_size,
         },
         "versions": _versions(checkpoint),
+        "layers": [_layer_record(layer, records, tensors, digests) for layer in layers],
+    }
+
+
+def finish(folder: Path, model: str, uri: str, layout: Layout, snapshots: Mapping[str, dict]) -> dict[str, object]:
+    """Writes the manifest of stored snapshots, the last act of an extraction, and returns it."""
+    first = next(iter(snapshots.values()))
+    manifest = {
+        "model": model,
+        "status": "ok",
+        "uri": uri,
+        "layout": layout.name,
+        "part": layout.part,
+        "not_in_W_qk": first["not_in_W_qk"],  # one architecture, so the same for all snapshots
+        "n_layer": len(first["layers"]),
         "snapshots": {
-            FINAL: {"file": target.name, "layers": [_layer_record(layer, records, tensors, digests) for layer in layers]}
+            name: {key: value for key, value in entry.items() if key != "not_in_W_qk"} for name, entry in snapshots.items()
         },
     }
     artifacts.write_manifest(folder, manifest)
-    logger.info("%s: %d layers stored in %s", model, len(layers), target)
     return manifest
 
 

@@ -12,6 +12,7 @@ from typer import Argument, Option
 from qkgeom import artifacts
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -24,30 +25,38 @@ def command(
 
     manifest = artifacts.read_manifest(artifact.parent if artifact.name == artifacts.MANIFEST else artifact)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    for label, value in _head(manifest).items():
-        console.print(f"[bold]{label:<20}[/bold]", end="")
-        console.print(value, markup=False)
+    _print_fields(console, _head(manifest))
     for name, snapshot in manifest.get("snapshots", {}).items():
+        _print_fields(console, _origin(snapshot))
         console.print(_layers(name, snapshot))
         if tensors:
             sys.stdout.writelines(line + "\n" for line in _tensors(snapshot))
+
+
+def _print_fields(console: Console, fields: Mapping[str, str]) -> None:
+    for label, value in fields.items():
+        console.print(f"[bold]{label:<20}[/bold]", end="")
+        console.print(value, markup=False)
 
 
 def _head(manifest: Mapping) -> dict[str, str]:
     head = {"model": manifest["model"], "status": manifest["status"], "uri": manifest["uri"]}
     if manifest["status"] == "failed":
         return head | {"reason": manifest["reason"]}
-    size = {name: f"{count / 1e6:,.1f} MB" for name, count in manifest["bytes"].items()}
     outside = manifest["not_in_W_qk"]
-    source = {key: value for key, value in manifest["source"].items() if key != "files"}
+    left_out = [f"positions: {outside['position']}", *(name for name in ("bias", "qk_norm") if outside[name])]
     return head | {
-        **{f"source {key}": str(value) for key, value in source.items()},
         "layout": manifest["layout"] + (f" ({manifest['part']})" if manifest["part"] else ""),
-        "left out of W_qk": ", ".join(
-            [f"positions: {outside['position']}", *(name for name in ("bias", "qk_norm") if outside[name])]
-        ),
+        "left out of W_qk": ", ".join(left_out),
+    }
+
+
+def _origin(snapshot: Mapping) -> dict[str, str]:
+    size = {name: f"{count / 1e6:,.1f} MB" for name, count in snapshot["bytes"].items()}
+    return {
+        **{f"source {key}": str(value) for key, value in snapshot["source"].items() if key != "files"},
         "bytes": f"checkpoint {size['checkpoint']}, read {size['read']}, stored {size['stored']}",
-        "made with": ", ".join(f"{name} {number}" for name, number in manifest["versions"].items()),
+        "made with": ", ".join(f"{name} {number}" for name, number in snapshot["versions"].items()),
     }
 
 
