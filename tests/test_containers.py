@@ -135,7 +135,8 @@ def test_checkpoint_offset_says_where_a_storage_lies(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
-def test_extraction_holds_less_than_four_tensors(file, tmp_path):
+def test_extraction_holds_three_tensors_at_most(file, tmp_path):
+    """A layer's q and k, and the copy that is being written."""
     d, n_layer = 384, 12
     tensors = {name: torch.randn(d, d) for layer in range(n_layer) for name in (query(layer), key(layer))}
     path = write(tmp_path, tensors, file, {**CONFIG, "hidden_size": d, "num_hidden_layers": n_layer})
@@ -148,7 +149,7 @@ def test_extraction_holds_less_than_four_tensors(file, tmp_path):
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert peak < 4 * (4 * d * d) + 2**18 < path.stat().st_size / 5
+    assert peak < 3 * (4 * d * d) + 2**18 < path.stat().st_size / 5
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
