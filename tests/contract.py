@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
 from qkgeom.artifacts import read_layer
 from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.layouts.base import AttentionShape, Case, FusedConv1D, FusedPerHead, FusedRows, Layout
 from qkgeom.sources import open_checkpoint
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 N_TOKEN = 7  # not the head size of any case, so that attention times v cannot be taken for q k^T
 QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")

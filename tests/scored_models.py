@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
 from qkgeom import artifacts
 from qkgeom.rendering import Inputs
 from qkgeom.scoring import COLUMNS

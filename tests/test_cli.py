@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+
 from checkpoints import bert_config, bert_tensors, llama_config, llama_tensors, write_bert, write_checkpoint, write_llama
 from project import qkgeom
 from qkgeom.scoring import COLUMNS
@@ -63,9 +64,10 @@ def test_scores_from_python_equal_those_from_the_file(artifact):
 
 def test_scores_of_modules_from_python(tmp_path):
     torch = pytest.importorskip("torch")
-    import qkgeom as library
     import timm
     from transformers import LlamaConfig, LlamaModel
+
+    import qkgeom as library
 
     config = LlamaConfig(
         hidden_size=24, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=32

@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+
 from qkgeom.containers import open_container
 from qkgeom.errors import QkgeomError
 from qkgeom.extraction import layer_weights

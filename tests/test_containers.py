@@ -10,11 +10,12 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from qkgeom.containers import open_container
 from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.sources import open_checkpoint
-from transformers import LlamaConfig, LlamaForCausalLM
 from weight_files import (
     CONFIG,
     GGUF_FIELDS,

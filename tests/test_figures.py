@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import same_color, to_rgba
 from matplotlib.text import Annotation
+
 from project import qkgeom
 from qkgeom import artifacts, figures, tables
 from qkgeom.errors import ModelFault, QkgeomError, UsageError

@@ -8,13 +8,14 @@ import json
 import time
 from pathlib import Path
 
-import hub_server
 import numpy as np
 import pytest
+from safetensors.numpy import save
+
+import hub_server
 from hub_server import Client, Hub, client, closed_port, small_disk
 from qkgeom.artifacts import read_layer, read_manifest
 from qkgeom.checkpoint import open_files
-from safetensors.numpy import save
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 

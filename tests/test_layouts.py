@@ -8,6 +8,8 @@ import pytest
 import timm
 import torch
 import transformers
+from transformers import CONFIG_MAPPING
+
 from contract import build, extracted, mismatch, save, wrong_readings
 from qkgeom.checkpoint import Heads
 from qkgeom.errors import UsageError
@@ -16,7 +18,6 @@ from qkgeom.layouts import all_layouts, layout_for, layout_named
 from qkgeom.layouts.base import Case, FusedConv1D, FusedPerHead, FusedRows, SeparateLinear
 from qkgeom.layouts.timm_vit import timm_heads
 from qkgeom.sources import open_checkpoint
-from transformers import CONFIG_MAPPING
 
 CASES = [
     pytest.param((layout, case), id=f"{layout.name}-{case.model}-{number}")
@@ -93,7 +94,15 @@ _SMALL = {"img_size": 32, "depth": 1}
         ("llama", _LLAMA, False, "rope", False),
         ("llama", Case("LlamaModel", {**_LLAMA.config, "attention_bias": True}), True, "rope", False),
         ("gpt2", all_layouts()["gpt2"].cases[0], True, "learned", False),
-        ("timm_vit", Case("beit_base_patch16_224", {**_SMALL, "embed_dim": 24, "num_heads": 3}, "timm"), True, None, False),
+        (
+            "timm_vit",
+            Case("beit_base_patch16_224", {**_SMALL, "embed_dim": 24, "num_heads": 3}, "timm"),
+            True,
+            "relative",
+            False,
+        ),
+        ("vit", all_layouts()["vit"].cases[4], True, "learned", False),
+        ("vit", all_layouts()["vit"].cases[6], True, "relative", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qkv_bias": False}, "timm", "pixels"), False, "learned", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qk_norm": True}, "timm", "pixels"), True, "learned", True),
     ],
@@ -103,7 +112,7 @@ def test_manifest_says_what_is_not_in_the_weights(layout, case, bias, position, 
     with open_checkpoint(f"file:{folder}") as opened:
         flags = extract(opened, layout_named(layout), tmp_path / "artifact", "tiny")["not_in_W_qk"]
     assert (flags["bias"], flags["qk_norm"]) == (bias, qk_norm)
-    assert position in (None, flags["position"])
+    assert flags["position"] == position
 
 
 def test_with_qk_norm_the_weights_are_those_before_the_norm(tmp_path):

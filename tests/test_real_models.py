@@ -9,6 +9,7 @@ import json
 import statistics
 
 import pytest
+
 from project import ROOT, Project
 
 REFERENCE = ROOT / "tests/data/real_models.csv"

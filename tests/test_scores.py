@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from qkgeom.errors import QkgeomError
 from qkgeom.scores import _quadratic_forms, score_factors, score_layer
 

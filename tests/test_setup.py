@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from project import ROOT
 
 FAKE = "#!/bin/sh\necho 'Python 3.9.2'\nexit 1\n"  # a Python that fits nothing: every check it is asked to make fails

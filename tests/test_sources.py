@@ -8,14 +8,15 @@ import time
 import zipfile
 from pathlib import Path
 
-import hub_server
 import numpy as np
 import pytest
+from safetensors.numpy import save
+
+import hub_server
 from hub_server import Hub, client, closed_port, small_disk
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
 from qkgeom.sources import local, open_checkpoint, package_index, split_uri
 from qkgeom.sources.base import Choice, cache_folder, choose_files, listed_shards
-from safetensors.numpy import save
 
 served_hub, hub = hub_server.served_hub, hub_server.hub
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from project import qkgeom
 from qkgeom import tables
 from qkgeom.errors import QkgeomError, UsageError

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import yaml
+
 from checkpoints import bert_config, bert_tensors, write_bert, write_checkpoint
 from project import ROOT, Project
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+
 from qkgeom.artifacts import read_layer
 from qkgeom.errors import ModelFault
 from qkgeom.extraction import extract

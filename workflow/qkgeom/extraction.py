@@ -163,7 +163,7 @@ def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> d
     siblings = [name.removesuffix("weight") for layer in layers for name in layer.names.values()]
     parents = {name.rsplit(".", 2)[0] for layer in layers for name in layer.names.values()}
     return {
-        "position": layout.position,
+        "position": layout.position_in(checkpoint.config),
         "bias": any(name + "bias" in checkpoint.where for name in siblings)
         or any(f"{parent}.q_bias" in checkpoint.where for parent in parents),
         "qk_norm": any(f"{parent}.q_norm.weight" in checkpoint.where for parent in parents),

@@ -86,7 +86,7 @@ class Layout(ABC):
         tensors: role -> pattern of the tensor's name without prefix; `{N}` is the layer's number.
         gguf: the same for GGUF files; empty if the layout does not read them.
         prefix: what may come before the pattern.
-        position: how positions enter (`rope`, `learned`, `relative`), reported in the manifest, not part of W_qk.
+        position: how positions enter (`rope`, `learned`, `relative`) unless the config says otherwise (`position_in`).
         cases: tiny real models for the contract test.
     """
 
@@ -107,6 +107,10 @@ class Layout(ABC):
     def reads(self, config: Mapping[str, object]) -> bool:
         """Whether this layout is for the architecture that `config` names."""
         return config.get("model_type") in self.model_types
+
+    def position_in(self, config: Mapping[str, object]) -> str:
+        """How positions enter the attention; reported in the manifest, not part of W_qk."""
+        return self.position
 
     def n_layer(self, config: Mapping[str, object]) -> int:
         """Number of distinct self-attention layers that the checkpoint must hold."""

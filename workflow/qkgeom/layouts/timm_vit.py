@@ -59,3 +59,6 @@ class TimmVit(FusedRows):
         sizes = self._sizes(config)
         d_model, n_head = field(sizes, "d_model"), field(sizes, "n_head")
         return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+
+    def position_in(self, config):
+        return "relative" if str(config.get("architecture")).startswith("beit") else self.position

@@ -37,3 +37,7 @@ class Vit(SeparateLinear):
         Case("BeitForImageClassification", {**_TINY, "use_relative_position_bias": True}, inputs="pixels"),
         Case("ViTMAEForPreTraining", {**_TINY, "decoder_hidden_size": 12, "decoder_num_attention_heads": 2}, inputs="pixels"),
     )
+
+    def position_in(self, config):
+        relative = any(config.get(f"use_{kind}relative_position_bias") for kind in ("", "shared_"))
+        return "relative" if relative else self.position
