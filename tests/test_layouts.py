@@ -85,6 +85,7 @@ def test_without_config_json_the_stated_heads_give_the_same_weights(proof, tmp_p
 
 _BERT, _LLAMA = all_layouts()["bert"].cases[0], all_layouts()["llama"].cases[1]
 _SMALL = {"img_size": 32, "depth": 1}
+_NARROW = {**_SMALL, "embed_dim": 24, "num_heads": 3}
 
 
 @pytest.mark.parametrize(
