@@ -6,7 +6,7 @@
 #   results/<preset>/collected/{scores,summary}.csv collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
-#   results/<preset>/check.txt                      check
+#   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
 #
 # Models are rows of workflow/models.tsv; figures and tables are files of workflow/qkgeom/{figures,tables}/.
@@ -29,7 +29,7 @@ rule all:
     """Everything of the preset: scores, figures, tables, and the check that names what is missing."""
     default_target: True
     input:
-        f"{OUT}/check.txt",
+        f"{OUT}/check.ok",
 
 
 rule scores:
@@ -48,3 +48,7 @@ rule tables:
     """Every table of the preset."""
     input:
         table_targets(),
+
+
+onsuccess:
+    sys.stderr.write(f"\nFigures: {OUT}/figures   tables: {OUT}/tables   what is missing: {OUT}/check.txt\n")

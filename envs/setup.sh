@@ -31,11 +31,11 @@ if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/nu
 fi
 
 pip="$venv/bin/python -m pip --disable-pip-version-check"
-echo "setup: installing the pinned packages in $venv (about 6 GB; minutes)"
+echo "setup: installing the pinned packages in $venv (about 6 GB, 4 to 10 minutes)"
 case $kind in
-    run) $pip install --quiet -r envs/requirements.txt
+    run) $pip install -r envs/requirements.txt
          $pip install --quiet --no-deps --no-build-isolation --editable . ;;
-    dev) $pip install --quiet -r envs/requirements.txt -r envs/dev.txt ;;
+    dev) $pip install -r envs/requirements.txt -r envs/dev.txt ;;
     *) echo "usage: setup.sh run|dev" >&2; exit 2 ;;
 esac
 touch "$venv/$kind.stamp"

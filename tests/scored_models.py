@@ -14,7 +14,15 @@ SCORES = ("symmetry", "directionality", "directionality_excess")
 
 def summary_row(model: str, role: str, n_params: int | None, n_layers: int, scores: dict | None = None, **more) -> dict:
     """`scores`: score -> (median, q1, q3); without any the model has no finite score."""
-    cells = {"model": model, "snapshot": "final", "n_layers": n_layers, "label": model, "role": role, "group": "language"}
+    cells = {
+        "model": model,
+        "snapshot": "final",
+        "n_layers": n_layers,
+        "n_scored": n_layers,
+        "label": model,
+        "role": role,
+        "group": "language",
+    }
     for score in SCORES:
         quartiles = (scores or {}).get(score, (0.1, 0.0, 0.2) if scores is not None else (None, None, None))
         cells |= dict(zip((f"{score}_median", f"{score}_q1", f"{score}_q3"), quartiles, strict=True))

@@ -62,6 +62,28 @@ def test_scores_from_python_equal_those_from_the_file(artifact):
     assert frame["symmetry"].tolist() == pytest.approx([row["symmetry"] for row in table], abs=1e-12)
 
 
+@pytest.mark.faults
+def test_what_is_no_model_is_refused_from_python(artifact):
+    import qkgeom as library
+    from qkgeom.errors import UsageError
+
+    with pytest.raises(UsageError, match="neither a model nor a state dict"):
+        library.score(str(artifact))
+    with pytest.raises(UsageError, match="does not say its architecture"):
+        library.score(bert_tensors())
+
+
+@pytest.mark.faults
+def test_a_failed_artifact_has_no_scores(tmp_path):
+    assert qkgeom("extract", "file:nothing here", "-o", str(tmp_path / "x")).returncode == 0
+    result = qkgeom("score", str(tmp_path / "x"))
+    assert result.returncode == 1
+    assert "was not extracted" in result.stderr
+    assert "no such file or folder" in result.stderr
+    assert qkgeom("score", str(tmp_path / "x"), "-o", str(tmp_path / "x/scores.csv")).returncode == 0
+    assert (tmp_path / "x/scores.csv").read_text() == ",".join(COLUMNS) + "\n"
+
+
 def test_scores_of_modules_from_python(tmp_path):
     torch = pytest.importorskip("torch")
     import timm
@@ -75,6 +97,7 @@ def test_scores_of_modules_from_python(tmp_path):
     model = LlamaModel(config).to(torch.bfloat16)
     model.save_pretrained(tmp_path / "llama")
     table = json.loads(qkgeom("score", str(tmp_path / "llama"), "--json").stdout)
+    assert library.score(model.state_dict(), model.config).equals(library.score(model))
     assert library.score(model)["symmetry"].tolist() == pytest.approx([row["symmetry"] for row in table], abs=1e-12)
     frame = library.score(timm.create_model("vit_tiny_patch16_224", depth=2))
     assert frame[["d_model", "n_head", "d_head"]].drop_duplicates().to_numpy().tolist() == [[192, 3, 64]]
@@ -98,7 +121,15 @@ def test_where_a_model_stands_among_scored_models(bert, tmp_path):
     summary.write_text("model,role,symmetry_median\na,encoder,-0.9\nb,encoder,0.9\nc,decoder,-0.8\n")
     shown = qkgeom("score", str(bert), cwd=tmp_path).stdout
     assert "Scored encoders: 1 of 2 are less symmetric than this model; they range from -0.900 to +0.900" in shown
-    assert "Scored decoders: 1 of 1" in shown
+    assert "One scored decoder: symmetry -0.800" in shown
+
+
+def test_an_artifact_is_found_by_its_id(artifact, tmp_path):
+    import shutil
+
+    shutil.copytree(artifact, tmp_path / "results/models/tiny")
+    assert "bert" in qkgeom("show", "tiny", cwd=tmp_path).stdout
+    assert "Median over layers" in qkgeom("score", "tiny", cwd=tmp_path).stdout
 
 
 def test_show_prints_a_manifest_readably(artifact):
@@ -165,8 +196,10 @@ def test_two_extractions_give_the_same_bytes(bert, artifact, tmp_path):
         (["score", "{bert}", "--device", "abacus"], 2, "there is no such device"),
         (["score", "{bert}", "--device", "cuda:99"], 2, "there is no such device"),
         (["score", "{bert}", "--part", "decoder"], 2, "one part only"),
-        (["score", "{bert}", "--architecture", "mamba"], 2, "no layout reads this architecture"),
+        (["score", "{bert}", "--architecture", "mamba"], 1, "no layout reads this architecture"),
         (["score", "{bert}", "--n-head", "3", "--n-kv-head", "2"], 2, "head counts are impossible"),
+        (["score", "README.md"], 1, "no checkpoint of a known format"),
+        (["score", "{bert}", "-o", "."], 2, "a folder is where a file should be written"),
         (["extract", "{bert}", "--layout", "lama", "-o", "x"], 2, "no layout is called 'lama'"),
         (["show", "."], 1, "no artifact here"),
         (["retry"], 2, "there is no results folder here"),
@@ -175,6 +208,7 @@ def test_two_extractions_give_the_same_bytes(bert, artifact, tmp_path):
     ],
 )
 def test_wrong_usage_is_one_message_and_an_exit_code(bert, tmp_path, arguments, code, message):
+    (tmp_path / "README.md").write_text("# A text, and no checkpoint at all\n")
     result = qkgeom(*(str(bert) if word == "{bert}" else word for word in arguments), cwd=tmp_path)
     assert message in result.stderr
     assert result.returncode == code

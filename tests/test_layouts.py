@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 
 from contract import build, extracted, mismatch, save, wrong_readings
 from qkgeom.checkpoint import Heads
-from qkgeom.errors import UsageError
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import extract
 from qkgeom.layouts import all_layouts, layout_for, layout_named
 from qkgeom.layouts.base import Case, FusedConv1D, FusedPerHead, FusedRows, SeparateLinear
@@ -157,7 +157,7 @@ def test_table_of_timm_architectures_names_nothing_that_timm_lacks():
 
 
 def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(ModelFault) as caught:
         layout_for({"model_type": "perceptron"})
     message = str(caught.value)
     assert "perceptron" in message

@@ -70,5 +70,5 @@ def test_the_manifest_proves_where_the_weights_came_from(default_run):
 def test_the_terminal_shows_where_a_model_stands(default_run):
     shown = default_run.qkgeom("score", "results/models/all-minilm-l6-v2").stdout
     assert "Median over layers: symmetry +0.491" in shown
-    assert "Scored decoders: 1 of 1 are less symmetric than this model" in shown
-    assert "Scored encoders" not in shown, "it is the only one, and is not compared with itself"
+    assert "One scored decoder: symmetry +0.094" in shown
+    assert "scored encoder" not in shown, "it is the only one, and is not compared with itself"

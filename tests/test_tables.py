@@ -88,8 +88,9 @@ def test_a_long_table_can_break_over_pages(tmp_path, module):
     tables.render(name, inputs, tmp_path / name)
     tex = (tmp_path / f"{name}.tex").read_text()
     # TeX wants \caption to be the first thing in a longtable
-    assert tex.splitlines()[0].startswith(r"\begin{longtable}")
-    assert tex.splitlines()[1].startswith(r"\caption{")
+    assert tex.splitlines()[0].startswith("% needs the packages booktabs and longtable")
+    assert tex.splitlines()[1].startswith(r"\begin{longtable}")
+    assert tex.splitlines()[2].startswith(r"\caption{")
     assert tex.count("model-") == 41
     _assert_rows_are_whole(tex)
 

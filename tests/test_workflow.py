@@ -37,6 +37,7 @@ def test_a_run_makes_every_promised_file(finished):
     names = [f"figures/{name}{end}" for name in FIGURES for end in (".pdf", ".png", ".csv")]
     names += [f"tables/{name}{end}" for name in TABLES for end in (".tex", ".csv", ".md")]
     names += ["collected/scores.csv", "collected/summary.csv", "check.txt"]
+    assert (finished.folder / "results/mini/check.ok").exists()
     out = finished.folder / "results/mini"
     assert [name for name in names if not (out / name).stat().st_size] == []
     for model in ("tiny-enc", "tiny-dec"):
@@ -98,6 +99,11 @@ def test_a_changed_uri_extracts_that_model_again(project):
     shutil.copytree(project.folder / "models/enc", project.folder / "models/other")
     text = (project.folder / "workflow/models.tsv").read_text()
     project.write("workflow/models.tsv", text.replace("file:models/enc", "file:models/other"))
+    assert project.planned()["extract"] == {"tiny-enc"}
+
+
+def test_changed_files_of_a_local_model_are_extracted_again(project):
+    write_bert(project.folder / "models/enc", seed=9)
     assert project.planned()["extract"] == {"tiny-enc"}
 
 
@@ -165,10 +171,19 @@ def test_a_new_figure_is_one_file(project):
     assert (project.folder / "results/mini/figures/new_figure.csv").read_text().startswith("model,symmetry_median\n")
 
 
+def test_the_figure_of_the_guide_works(project):
+    guide = (ROOT / "docs/extending.md").read_text()
+    project.write("workflow/qkgeom/figures/depth.py", re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1])
+    project.run("results/mini/figures/depth.pdf")
+    assert len((project.folder / "results/mini/figures/depth.csv").read_text().splitlines()) == 7
+
+
 def test_only_chooses_a_subset(project):
     planned = project.planned("--config", "only=*enc", "--forceall")
     assert planned["extract"] == planned["score"] == {"tiny-enc"}
     assert planned["figure"] == {"scores_language"}, "the example figure needs both roles"
+    project.run("--config", "only=*enc")
+    assert "wqk_examples is left from another run" in (project.folder / "results/mini/check.txt").read_text()
 
 
 def test_heads_score_again_with_a_row_per_head(project):
@@ -190,6 +205,8 @@ def test_a_broken_model_is_named_and_does_not_block_the_others(project):
     assert result.returncode != 0
     assert "2 of 4 models are missing from the figures: gone, cut" in text
     assert "a safetensors file is truncated or damaged" in text
+    assert "gone failed: no such file or folder" in (project.folder / "results/mini/check.txt").read_text()
+    assert not (project.folder / "results/mini/check.ok").exists()
     for failed in ("gone", "cut"):
         shown = project.qkgeom("show", f"results/models/{failed}")
         assert "failed" in shown.stdout
@@ -227,9 +244,9 @@ def test_a_layer_with_nan_has_an_empty_row_and_the_rest_is_scored(project):
     [
         ("prset=mini", "did you mean preset?"),
         ("preset=nothing", "there is no preset nothing"),
-        ("device=abacus", "device has a value that is not allowed"),
+        ("device=abacus", "auto, cpu, cuda or cuda:N"),
         ("heads=maybe", "heads has a value that is not allowed"),
-        ("threads=0", "threads has a value that is not allowed"),
+        ("threads=0", "less than the minimum of 1"),
         ("only=*nothing*", "no model of the preset mini fits *nothing*"),
     ],
 )
@@ -267,6 +284,9 @@ def test_package_index_models_can_be_left_out(tmp_path):
     project.add_model(model="wheel", uri="pypi:a==1/b.gguf")
     assert "wheel" in project.planned()["extract"]
     assert "wheel" not in project.planned("--config", "package_index=false")["extract"]
+    project.write("workflow/models.tsv", (ROOT / "workflow/models.tsv").read_text())
+    result = project.snakemake("-n", "--config", "package_index=false")
+    assert "all of them from the package index" in result.stdout + result.stderr
 
 
 @pytest.mark.faults

@@ -15,11 +15,12 @@ from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
 
 if TYPE_CHECKING:
     import pandas as pd
+    from transformers import PretrainedConfig
 
 
 def score(
     module_or_state_dict: object,
-    config: Mapping[str, object] | None = None,
+    config: Mapping[str, object] | PretrainedConfig | None = None,
     *,
     part: str | None = None,
     heads: bool = False,
@@ -29,8 +30,8 @@ def score(
 
     Args:
         module_or_state_dict: a transformers or timm model, or a state dict (torch tensors or numpy arrays by name).
-        config: what config.json says (a mapping with `model_type`, head counts, sizes); a transformers model brings
-            its own, a timm model's sizes are read from it.
+        config: what config.json says (`model_type`, head counts, sizes), as a mapping or a transformers config; a
+            transformers model brings its own, a timm model's sizes are read from it.
         part: `encoder` or `decoder`, where the architecture has both.
         heads: add a row per head.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -39,15 +40,23 @@ def score(
         One row per layer (and head) with the columns of scores.csv (`scoring.COLUMNS`).
 
     Raises:
-        UsageError: no config, or an architecture that no layout reads.
-        ModelFault: the tensors do not fit the layout or the config.
+        UsageError: not a model, or no config.
+        ModelFault: no layout reads the architecture, or the tensors do not fit the layout or the config.
     """
     import pandas as pd
 
     state = module_or_state_dict
+    if not isinstance(state, Mapping) and not hasattr(state, "state_dict"):
+        raise UsageError(
+            "this is neither a model nor a state dict",
+            found=type(state).__name__,
+            fix="for a path, a hub id or another URI: python -m qkgeom score",
+        )
     if not isinstance(state, Mapping):
         config = config or _config_of(state)
         state = state.state_dict()
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
     if config is None:
         raise UsageError("a state dict alone does not say its architecture", fix="pass config=, e.g. model.config.to_dict()")
     container = from_state_dict(state)

@@ -93,6 +93,12 @@ def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     write_json(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 
+def find(name: str) -> Path:
+    """The folder of an artifact: a path, or the id of a model in results/models/."""
+    in_results = Path("results/models") / name
+    return in_results if not Path(name).exists() and (in_results / MANIFEST).is_file() else Path(name)
+
+
 def read_manifest(folder: Path) -> dict[str, object]:
     """Reads a model's manifest.
 

@@ -47,7 +47,8 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
         models: the run's models, in the order wanted.
 
     Returns:
-        model, snapshot, n_layers, `<score>_median`, `_q1`, `_q3`, then what models.tsv says of the model.
+        model, snapshot, n_layers, `<score>_median`, `_q1`, `_q3`, n_scored (layers that have a score), then what
+        models.tsv says of the model.
     """
     import numpy as np
     import pandas as pd
@@ -65,5 +66,6 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
                 for statistic, percent in STATISTICS.items()
             }
             described = {key: getattr(model, key) for key in DESCRIPTION}
-            rows.append({"model": model.model, "snapshot": snapshot, "n_layers": len(table), **numbers, **described})
-    return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, *DESCRIPTION])
+            counts = {"n_layers": len(table), "n_scored": int(table["symmetry"].notna().sum())}
+            rows.append({"model": model.model, "snapshot": snapshot, **counts, **numbers, **described})
+    return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, "n_scored", *DESCRIPTION])

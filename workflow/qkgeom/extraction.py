@@ -92,7 +92,7 @@ def store_snapshot(
     target = folder / f"{snapshot}.safetensors"
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
     digests = artifacts.write_snapshot(target, tensors, values(), metadata)
-    logger.info("%s: %d layers stored in %s", model, len(layers), target)
+    logger.info("%s, %s: %d layers stored", model, snapshot, len(layers))
     return {
         "file": target.name,
         "source": dict(checkpoint.origin),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkgeom.errors import TransientFault
+from qkgeom.errors import TransientFault, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+STALE = 3600.0  # seconds after which a temporary file belongs to nobody
 
 
 @contextmanager
@@ -21,12 +27,16 @@ def whole_file(target: Path) -> Iterator[Path]:
     """Gives a temporary path beside `target` that becomes `target` only if the block ends without an error.
 
     Raises:
+        UsageError: `target` is a folder.
         TransientFault: the folder or the disk refuses the write; `target` is then as it was before.
     """
+    if target.is_dir():
+        raise UsageError("a folder is where a file should be written", where=target, fix="name a file")
     # The name's end is kept, since libraries choose a format by it.
     temporary = target.with_name(f".{uuid.uuid4().hex[:12]}.tmp.{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
         yield temporary
         _sync(temporary)
         temporary.replace(target)
@@ -37,7 +47,7 @@ def whole_file(target: Path) -> Iterator[Path]:
         raise TransientFault(
             f"cannot write {target.name}: {error.strerror or error}",
             where=target.parent,
-            fix="free disk space or choose a folder that can be written, then run the same command again",
+            fix=("free disk space" if error.errno in NO_ROOM else "choose a path that can be written") + ", then run it again",
         ) from error
     finally:
         with suppress(OSError):
@@ -58,6 +68,14 @@ def write_json(target: Path, value: object) -> None:
 def write_csv(target: Path, table: pd.DataFrame) -> None:
     """Writes a table as csv with 9 significant digits."""
     write_text(target, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def _sweep(target: Path) -> None:
+    """Removes what a killed writer of `target` left."""
+    for left in target.parent.glob(f".*.tmp.{glob.escape(target.name)}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -81,7 +81,7 @@ def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int
             "a checkpoint holds no query or key tensor of this layout",
             where=checkpoint.uri,
             found=f"{len(checkpoint.where)} tensors; the nearest are {', '.join(_nearest(checkpoint, roles)) or 'none'}",
-            expected=f"the layout {layout.name}: " + ", ".join(roles.values()),
+            expected=f"the layout {layout.name}: " + ", ".join(map(_readable, roles.values())),
             fix="check the layout in models.tsv (or --architecture), or add one to workflow/qkgeom/layouts/",
         )
     for index, present in sorted(names.items()):
@@ -90,7 +90,7 @@ def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int
                 f"layer {index} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
                 where=checkpoint.uri,
                 found=", ".join(present.values()),
-                expected=", ".join(roles[role].replace("{N}", str(index)) for role in missing),
+                expected=", ".join(_readable(roles[role].replace("{N}", str(index))) for role in missing),
                 fix="the checkpoint is incomplete: fetch all its files",
             )
     n_layer = max(names) + 1 if checkpoint.heads else layout.n_layer(checkpoint.config)
@@ -135,6 +135,11 @@ def _require_shape(checkpoint: Checkpoint, name: str, expected: tuple[int, ...],
             expected=list(expected),
             fix="check the config.json beside the weights, the layout, or --n-head and --n-kv-head",
         )
+
+
+def _readable(pattern: str) -> str:
+    """A pattern of names as a person would write it."""
+    return pattern.replace("(?:", "(").replace("\\.", ".")
 
 
 def _nearest(checkpoint: Checkpoint, roles: Mapping[str, str]) -> list[str]:

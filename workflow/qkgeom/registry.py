@@ -104,10 +104,11 @@ def select(models: Mapping[str, Model], preset: str, only: Sequence[str], packag
         if (package_index or not row.in_package_index) and (not only or any(fnmatchcase(row.model, each) for each in only))
     ]
     if not chosen:
+        only_index = not package_index and all(row.in_package_index for row in rows)
         raise UsageError(
             "no model is left to run",
             where="config keys `preset`, `only` and `package_index`",
-            found=f"preset {preset} has {len(rows)} models, all left out",
-            fix="leave out less" if rows else "choose a preset with models",
+            found=f"preset {preset} has {len(rows)} models" + (", all of them from the package index" if only_index else ""),
+            fix="add a row of your own to workflow/models.tsv, or leave out less" if rows else "choose a preset with models",
         )
     return chosen

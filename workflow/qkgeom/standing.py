@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qkgeom.scoring import SCORES, Row
 
-HEADINGS = ("symmetry", "direction-\nality", "... excess", "norm", "row / col\noutliers")
+HEADINGS = ("symmetry", "direction-\nality", "direction-\nality\n(excess)", "norm", "row / col\noutliers")
 SUMMARIES = "results/*/collected/summary.csv"
 
 
@@ -59,7 +59,9 @@ def standing(model: str, symmetry: float, root: Path) -> list[str]:
     lines = []
     for role in ("encoder", "decoder"):
         values = [float(row["symmetry_median"]) for row in scored.values() if row["role"] == role]
-        if values:
+        if len(values) == 1:
+            lines.append(f"One scored {role}: symmetry {values[0]:+.3f}")
+        elif values:
             lines.append(
                 f"Scored {role}s: {sum(value < symmetry for value in values)} of {len(values)} are less symmetric than this "
                 f"model; they range from {min(values):+.3f} to {max(values):+.3f}, median {statistics.median(values):+.3f}"

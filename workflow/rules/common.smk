@@ -14,7 +14,7 @@ from qkgeom.layouts import layout_named
 from qkgeom.registry import read_models, select
 from qkgeom.rendering import specs
 from qkgeom.settings import read_settings
-from qkgeom.sources import source_module
+from qkgeom.sources import source_module, split_uri
 
 prepare_jobs(WORKFLOW)
 try:
@@ -42,6 +42,14 @@ def extract_arguments(wildcards):
     row = ALL_MODELS[wildcards.model]
     options = {"layout": row.layout, "sha256": row.sha256, "n-head": row.n_head, "n-kv-head": row.n_kv_head}
     return shlex.join([row.uri, *(word for key, value in options.items() if value for word in (f"--{key}", value))])
+
+
+def extract_files(wildcards):
+    """Size and time of a local model's files, so that changed files are extracted again."""
+    scheme, address = split_uri(ALL_MODELS[wildcards.model].uri)
+    path = Path(address)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if scheme == "file" and file.is_file()]
 
 
 def extract_code(wildcards):

@@ -19,6 +19,7 @@ rule extract:
     params:
         folder=subpath(output.manifest, parent=True),
         arguments=extract_arguments,
+        files=extract_files,
         code=extract_code,
     shell:
         "python -m qkgeom extract {params.arguments} --model {wildcards.model}" " --output {params.folder} > {log} 2>&1"

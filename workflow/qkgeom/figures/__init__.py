@@ -9,6 +9,7 @@ from qkgeom.rendering import Inputs, beside, load
 
 # no dates, no versions: the same inputs give the same bytes
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
+CAPTION_KEY = {"pdf": "Subject", "png": "Description"}
 
 
 def render(name: str, inputs: Inputs, stem: Path) -> None:
@@ -31,4 +32,5 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
         figure = module.draw(numbers)
         for ending, metadata in METADATA.items():
             with whole_file(beside(stem, ending)) as temporary:
-                figure.savefig(temporary, format=ending, metadata=metadata)
+                told = {**metadata, "Title": module.PAPER, CAPTION_KEY[ending]: module.CAPTION}
+                figure.savefig(temporary, format=ending, metadata=told)

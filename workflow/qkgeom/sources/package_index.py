@@ -107,7 +107,7 @@ def _fault(requirement: str, folder: Path, stderr: str, log: str) -> QkgeomError
         return TransientFault(
             "the package index cannot be reached, or a download broke off",
             where=requirement,
-            found=sign.removeprefix("WARNING: ").removeprefix("ERROR: "),
+            found=re.sub(r"Retrying \(.*?\) after|<.*? object at 0x\w+>:? ?", "", sign).split(": ", 1)[-1].strip(),
             fix=f"check the network and pip's index settings, then run again; to go on without these models, {LEAVE_OUT}",
         )
     if not any(said in stderr for said in ("No matching distribution", "Invalid requirement", "is invalid")):

@@ -33,7 +33,8 @@ def latex(printed: pd.DataFrame, caption: str, label: str) -> str:
         style = style.set_table_styles(
             [{"selector": "footnotesize", "props": ":{}"}, {"selector": "setlength", "props": ":{\\tabcolsep}{3pt}"}]
         )
-    return style.to_latex(
+    needs = "% needs the packages booktabs and longtable\n" if len(printed) > LONG else "% needs the package booktabs\n"
+    return needs + style.to_latex(
         hrules=True,
         column_format="".join("l" if column[1] in ("Role", "Model") else "r" for column in printed),
         multicol_align="c",

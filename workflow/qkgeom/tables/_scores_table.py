@@ -14,7 +14,7 @@ QUARTILES = {"median": "Median", "q1": "Q1", "q3": "Q3"}
 def scores_of(inputs: Inputs, group: str, scores: Mapping[str, str]) -> pd.DataFrame:
     """One row per scored model of the group, encoders first, in full precision."""
     columns = [f"{score}_{quartile}" for score in scores for quartile in QUARTILES]
-    return inputs.models(group, ["model", "label", "role", "n_params", "n_layers", *columns])
+    return inputs.models(group, ["model", "label", "role", "n_params", "n_layers", "n_scored", *columns])
 
 
 def printed(table: pd.DataFrame, scores: Mapping[str, str]) -> pd.DataFrame:
@@ -28,7 +28,10 @@ def printed(table: pd.DataFrame, scores: Mapping[str, str]) -> pd.DataFrame:
         ("", "Role"): table["role"],
         ("", "Model"): table["label"],
         ("", "Parameters"): [None if pd.isna(n) else short_number(n) for n in table["n_params"]],
-        ("", "Layers"): table["n_layers"].astype(str),
+        ("", "Layers"): [
+            f"{n}" if n == scored else f"{scored} of {n}"
+            for n, scored in zip(table["n_layers"], table["n_scored"], strict=True)
+        ],
         **{
             (name, title): table[f"{score}_{quartile}"].astype(float)
             for score, name in scores.items()

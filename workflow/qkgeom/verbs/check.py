@@ -18,24 +18,34 @@ from qkgeom.files import write_text
 def command(
     artifact: Annotated[list[Path], Argument(help="folders of artifacts, with their scores.csv")],
     allow_missing: Annotated[bool, Option("--allow-missing/--no-allow-missing", help="end well all the same")] = False,
-    output: Annotated[Path | None, Option("--output", "-o", help="write the findings here")] = None,
+    rendered: Annotated[list[Path] | None, Option(help="a figure or table of this run; others beside it are named")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="write the findings here, also if a model failed")] = None,
 ) -> None:
-    """Name every failed model and every layer without a score; exit 1 if a model failed."""
+    """Name every failed model, every layer without a score, and leftovers of other runs; exit 1 if a model failed."""
     set_up_logging()
     manifests = {folder: artifacts.read_manifest(folder) for folder in artifact}
     failed = {folder: manifest for folder, manifest in manifests.items() if manifest["status"] == "failed"}
     findings = [f"{manifest['model']} failed: {manifest['reason']}" for manifest in failed.values()]
     findings += [line for folder in manifests for line in _unscored_layers(folder / "scores.csv")]
+    findings += _leftovers(rendered or [])
     summary = f"{len(manifests) - len(failed)} of {len(manifests)} models extracted and scored"
-    sys.stdout.write("\n".join([summary, *findings]) + "\n")
+    text = "\n".join([summary, *findings]) + "\n"
+    sys.stdout.write(text)
+    if output:
+        write_text(output, text)
     if failed and not allow_missing:
         raise QkgeomError(
             f"{len(failed)} of {len(manifests)} models are missing from the figures: "
             + ", ".join(str(manifest["model"]) for manifest in failed.values()),
             fix="mend the cause, then `python -m qkgeom retry` and run again; or set `allow_missing: true` in config.yaml",
         )
-    if output:
-        write_text(output, "\n".join([summary, *findings]) + "\n")
+
+
+def _leftovers(rendered: list[Path]) -> list[str]:
+    """Figures and tables beside those of this run that are not of it."""
+    stems = {path.with_suffix("") for path in rendered}
+    beside = {path.with_suffix("") for folder in {path.parent for path in rendered} for path in folder.glob("[!.]*.csv")}
+    return [f"{stem} is left from another run: not all of its models take part in this one" for stem in sorted(beside - stems)]
 
 
 def _unscored_layers(scores: Path) -> list[str]:

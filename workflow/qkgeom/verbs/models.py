@@ -18,15 +18,21 @@ def command(
     results: Annotated[Path, Option(help="the results folder")] = Path("results"),
 ) -> None:
     """List the models, where their weights come from, and whether they are extracted and scored."""
-    from rich.console import Console
-    from rich.table import Table
+    rows = [row for row in read_models(models).values() if preset is None or preset in row.presets.split(",")]
+    cells = [(row.model, _state(results / "models" / row.model), row.role, row.layout, row.presets, row.uri) for row in rows]
+    header = ("model", "state", "role", "layout", "presets", "weights")
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
 
-    table = Table("model", "role", "group", "layout", "presets", "weights", "state")
-    for row in read_models(models).values():
-        if preset is None or preset in row.presets.split(","):
-            state = _state(results / "models" / row.model)
-            table.add_row(row.model, row.role, row.group, row.layout, row.presets, row.uri, state)
-    Console(file=sys.stdout, highlight=False).print(table)
+        table = Table(*header)
+        for column in table.columns:
+            column.overflow = "fold"  # an id must be whole to be copied
+        for line in cells:
+            table.add_row(*line)
+        Console(highlight=False).print(table)
+    else:
+        sys.stdout.writelines("\t".join(line) + "\n" for line in [header, *cells])
 
 
 def _state(folder: Path) -> str:

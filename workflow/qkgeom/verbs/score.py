@@ -15,18 +15,20 @@ from typer import Argument, Option
 from qkgeom import artifacts
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
-from qkgeom.errors import UsageError
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.scoring import Row, choose_device, score_artifact, write_scores
-from qkgeom.sources import open_checkpoint
+from qkgeom.sources import open_checkpoint, split_uri
 from qkgeom.standing import print_scores
 
 logger = logging.getLogger(__name__)
 
 
 def command(
-    target: Annotated[str, Argument(help="an artifact's folder, hf:org/name@revision, pypi:..., file:..., a path, a hub id")],
+    target: Annotated[
+        str, Argument(help="an artifact's folder or id, hf:org/name@revision, pypi:..., file:..., a path, a hub id")
+    ],
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
@@ -44,13 +46,15 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     choose_device(device)  # before anything is fetched
-    folder = Path(target)
+    folder = artifacts.find(target)
     if (folder / artifacts.MANIFEST).is_file():
         if architecture or n_head or n_kv_head or part:
             raise UsageError("an artifact knows its architecture", found="--architecture, --n-head, --n-kv-head or --part")
-        rows = _score_stored(folder, heads, device)
+        rows = _score_stored(folder, heads, device, required=output is None)
     else:
         with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
+            if split_uri(target) == ("hf", target):
+                logger.warning("there is no path %s here, so it is taken as the model hub's hf:%s", target, target)
             opened = open_checkpoint(target, architecture=architecture, heads=heads_from(n_head, n_kv_head))
             with opened as checkpoint:
                 layout = layout_for(checkpoint.config, part)
@@ -64,8 +68,11 @@ def command(
         print_scores(rows)
 
 
-def _score_stored(folder: Path, heads: bool, device: str) -> list[Row]:
+def _score_stored(folder: Path, heads: bool, device: str, required: bool) -> list[Row]:
+    """The rows of an artifact: none for a failed model, which a pipeline goes on without."""
     manifest = artifacts.read_manifest(folder)
+    if manifest["status"] == "failed" and required:
+        raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
     if manifest["status"] != "failed":
         return score_artifact(folder, heads, device, partial(track, label=f"score {manifest['model']}"))
     logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    artifact: Annotated[Path, Argument(help="folder of an artifact, e.g. results/models/all-minilm-l6-v2")],
+    artifact: Annotated[str, Argument(help="folder of an artifact, or its id in results/models/")],
     tensors: Annotated[bool, Option("--tensors", help="every tensor: file, bytes, digests")] = False,
 ) -> None:
     """Print what an artifact holds, where it came from, and how it was read."""
     from rich.console import Console
 
-    manifest = artifacts.read_manifest(artifact.parent if artifact.name == artifacts.MANIFEST else artifact)
+    manifest = artifacts.read_manifest(artifacts.find(artifact.removesuffix("/" + artifacts.MANIFEST)))
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     _print_fields(console, _head(manifest))
     for name, snapshot in manifest.get("snapshots", {}).items():
