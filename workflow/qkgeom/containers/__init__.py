@@ -28,7 +28,7 @@ def open_container(path: Path) -> Container:
         raise ModelFault(f"cannot read a checkpoint file: {error.strerror}", where=path) from error
     _refuse_known_strangers(path, head)
     module = _MAGIC.get(head[:4], "safetensors")
-    if module == "safetensors" and head[8:9] not in (b"{", b""):
+    if module == "safetensors" and path.suffix != ".safetensors" and head[8:9] not in (b"{", b""):
         raise ModelFault("a file is no checkpoint of a known format", where=path, found=repr(head[:16]), expected=_EXPECTED)
     return importlib.import_module(f"qkgeom.containers.{module}").open_file(path)
 
