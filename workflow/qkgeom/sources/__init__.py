@@ -73,7 +73,7 @@ def open_checkpoint(
     with source.fetch(address, sha256) as fetched:
         where = open_files(fetched.weights, fetched.index)
         config = _config(fetched, where, architecture)
-        if heads is None and not config.keys() - {"model_type"}:
+        if heads is None and fetched.config is None and not any(each.config for each in where.values()):
             raise _no_config(uri)
         yield Checkpoint(uri, config, where, fetched.origin, heads)
 
