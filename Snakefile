@@ -1,15 +1,18 @@
 # qkgeom: symmetry and directionality of query-key weights, from checkpoints to figures.
 #
 # Paths
+#   results/<preset>/corpora/<corpus>/corpus.json   corpus
+#   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
 #   results/models/<model>/manifest.json            extract   (weights beside it: <snapshot>.safetensors)
 #   results/models/<model>/scores.csv               score
-#   results/<preset>/collected/{scores,summary}.csv collect
+#   results/<preset>/collected/*.csv                collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
 #   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
 #
-# Models are rows of workflow/models.tsv; figures and tables are files of workflow/qkgeom/{figures,tables}/.
+# Models are rows of workflow/models.tsv, or of workflow/runs.tsv if they are trained here; figures and tables are files
+# of workflow/qkgeom/{figures,tables}/.
 
 from snakemake.utils import min_version
 
@@ -20,6 +23,7 @@ configfile: "config.yaml"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/train.smk"
 include: "workflow/rules/extract.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/render.smk"

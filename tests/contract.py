@@ -9,6 +9,7 @@ to show that the comparison would notice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from qkgeom.sources import open_checkpoint
 
 N_TOKEN = 7  # not the head size of any case, so that attention times v cannot be taken for q k^T
 QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
+# in the name of a decoder's self-attention -> in the name of its cross-attention
+CROSS = {"layer.0.SelfAttention": "layer.1.EncDecAttention", "self_attn": "encoder_attn", ".attn.": ".cross_attn."}
 FUSED = (FusedRows, FusedPerHead, FusedConv1D)
 PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm)
 
@@ -37,6 +40,10 @@ def build(case: Case) -> torch.nn.Module:
         import timm
 
         model = timm.create_model(case.model, pretrained=False, **case.config)
+    elif case.library == "whisper":
+        import whisper.model
+
+        model = whisper.model.Whisper(whisper.model.ModelDimensions(**case.config))
     else:
         import transformers
 
@@ -50,15 +57,21 @@ def build(case: Case) -> torch.nn.Module:
                 parameter.normal_(std=parameter[0].numel() ** -0.5)
             else:  # gains, also those that start near zero
                 parameter.normal_(1, 0.2)
+            if case.library == "whisper":
+                parameter.copy_(parameter.half())  # what its files hold
     return model.eval()
 
 
 def save(model: torch.nn.Module, case: Case, folder: Path) -> Path:
-    """Writes config.json and model.safetensors as the model's own library does."""
+    """Writes the checkpoint as the model's own library does: config.json and model.safetensors, or Whisper's .pt."""
     if case.library == "timm":
         from timm.models._hub import save_for_hf
 
         save_for_hf(model, folder, model_args=dict(case.config), safe_serialization=True)
+    elif case.library == "whisper":
+        folder.mkdir(exist_ok=True)
+        state = {name: tensor.half() for name, tensor in model.state_dict().items()}
+        torch.save({"dims": dict(vars(model.dims)), "model_state_dict": state}, folder / "model.pt")
     else:
         model.save_pretrained(folder)
     return folder
@@ -69,8 +82,36 @@ def inputs(model: torch.nn.Module, case: Case) -> dict[str, torch.Tensor]:
     if case.inputs == "pixels":
         size = case.config.get("image_size") or case.config["img_size"]
         return {"x" if case.library == "timm" else "pixel_values": torch.randn(1, 3, size, size)}
+    if case.library == "whisper":
+        mel = torch.randn(1, case.config["n_mels"], 2 * case.config["n_audio_ctx"])
+        return {"mel": mel, "tokens": torch.randint(case.config["n_vocab"], (1, N_TOKEN))}
     tokens = torch.randint(3, model.config.vocab_size, (1, N_TOKEN))
-    return {"input_ids": tokens, "position_ids": torch.zeros_like(tokens)}
+    if case.inputs == "tokens":
+        return {"input_ids": tokens, "position_ids": torch.zeros_like(tokens)}
+    to_decoder = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+    if case.inputs == "audio":
+        return {"input_features": features(case), **to_decoder}
+    return {"input_ids": torch.randint_like(tokens, 3, model.config.vocab_size), **to_decoder}
+
+
+def features(case: Case) -> torch.Tensor:
+    """Random audio features as the model's own front end shapes them."""
+    if "num_mel_bins" in case.config:
+        return torch.randn(1, case.config["num_mel_bins"], 2 * case.config["max_source_positions"])
+    return torch.randn(1, 40, case.config["input_feat_per_channel"])
+
+
+def weight_file(checkpoint: Path) -> Path:
+    """The file that `save` put the weights into."""
+    (file,) = checkpoint.glob("model.*")
+    return file
+
+
+def stored_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a saved checkpoint, read by its format's own library, in float32."""
+    file = weight_file(checkpoint)
+    stored = torch.load(file)["model_state_dict"] if file.suffix == ".pt" else safetensors.torch.load_file(file)
+    return {name: tensor.float() for name, tensor in stored.items()}
 
 
 @dataclass(frozen=True)
@@ -144,9 +185,8 @@ def extracted(layout: Layout, case: Case, folder: Path) -> Extracted:
     model = build(case)
     checkpoint = save(model, case, folder / "checkpoint")
     with open_checkpoint(f"file:{checkpoint}") as opened:
-        chosen = layout_for(opened.config, layout.part)
-        assert chosen is layout
-        manifest = extract(opened, chosen, folder / "artifact", "tiny")
+        assert layout_for(opened.config, layout.part).name == layout.name
+        manifest = extract(opened, layout, folder / "artifact", "tiny")
     watched = owners(model, checkpoint, manifest)
     executions = {each: run(model, case, watched, each) for each in ("fused", "eager")}
     return Extracted(layout, case, checkpoint, folder / "artifact", manifest, executions)
@@ -154,7 +194,7 @@ def extracted(layout: Layout, case: Case, folder: Path) -> Extracted:
 
 def owners(model: torch.nn.Module, checkpoint: Path, manifest: Mapping) -> dict[torch.nn.Parameter, int]:
     """The model's own parameters behind the tensors that were read, found by value: a library renames when it saves."""
-    stored = safetensors.torch.load_file(checkpoint / "model.safetensors")
+    stored = stored_tensors(checkpoint)
     found = {}
     for layer in manifest["snapshots"]["final"]["layers"]:
         for name in {record["tensor"] for record in layer["read"].values()}:
@@ -170,17 +210,25 @@ def run(model: torch.nn.Module, case: Case, watched: Mapping, implementation: st
         for module in model.modules():
             if hasattr(module, "fused_attn"):
                 module.fused_attn = implementation == "fused"
-    elif implementation == "eager":
+    elif implementation == "eager" and case.library == "transformers":
         model.set_attn_implementation("eager")
     for module in list(model.modules()):
         for norm in QK_NORMS:
             if isinstance(getattr(module, norm, None), torch.nn.Module):
                 setattr(module, norm, torch.nn.Identity())
     roles = len(watched) // len(set(watched.values()))
-    with torch.no_grad(), Recorder(watched, roles) as recorder:
+    with _whisper_attention(case, implementation), torch.no_grad(), Recorder(watched, roles) as recorder:
         model(**inputs(model, case))
     assert not recorder.inputs, "a layer's projection ran without an attention product after it"
     return recorder.executions
+
+
+def _whisper_attention(case: Case, implementation: str):
+    if case.library != "whisper" or implementation == "fused":
+        return nullcontext()
+    import whisper.model
+
+    return whisper.model.disable_sdpa()
 
 
 @dataclass(frozen=True)
@@ -221,12 +269,23 @@ def wrong_readings(case: Extracted, layer: int) -> Iterator[tuple[str, torch.Ten
     if 1 < shape.n_kv_head < shape.n_head:
         pairing = torch.arange(shape.n_head) % shape.n_kv_head
         yield "query head h with key head h mod n_kv_head", W_q, case.stored(layer)[1][:, pairing]
+    if case.layout.part == "decoder":
+        stored = stored_tensors(case.checkpoint)
+        cross = {key: stored[cross_attention(read["tensor"])].numpy() for key, read in record["read"].items()}
+        yield "cross-attention for self-attention", *(torch.tensor(W).double() for W in case.layout.split(cross, shape))
     if isinstance(case.layout, FUSED):
         assert shape.n_kv_head == shape.n_head, "no wrong readings are written for a fused weight with grouped queries"
         name = next(iter(record["read"].values()))["tensor"]
-        stored = safetensors.torch.load_file(case.checkpoint / "model.safetensors")[name].numpy()
+        stored = stored_tensors(case.checkpoint)[name].numpy()
         for way, (q, k) in _fused_readings(case.layout, stored, shape):
             yield way, torch.tensor(q).double(), torch.tensor(k).double()
+
+
+def cross_attention(name: str) -> str:
+    """The name (or pattern of names) in a decoder's cross-attention that stands for one in its self-attention."""
+    plain = name.replace("\\", "")
+    ours = next(word for word in CROSS if word in plain)
+    return plain.replace(ours, CROSS[ours])
 
 
 def _fused_readings(layout: Layout, stored: np.ndarray, shape: AttentionShape) -> Iterator[tuple[str, tuple]]:

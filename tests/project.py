@@ -35,6 +35,7 @@ class Project:
         project.write_models([row("tiny-enc", "file:models/enc"), row("tiny-dec", "file:models/dec", "llama", "decoder")])
         examples = "examples:\n  encoder: {model: tiny-enc, layer: 0}\n  decoder: {model: tiny-dec, layer: 1}\n"
         project.write("workflow/presets/mini.yaml", "description: test\n" + examples)
+        project.write("workflow/runs.tsv", (ROOT / "workflow/runs.tsv").read_text().splitlines()[0] + "\n")
         return project
 
     def copy(self, folder: Path) -> "Project":

@@ -8,6 +8,7 @@ import pandas as pd
 from qkgeom import artifacts
 from qkgeom.rendering import Inputs
 from qkgeom.scoring import COLUMNS
+from trained_models import write_training
 
 SCORES = ("symmetry", "directionality", "directionality_excess")
 
@@ -92,11 +93,14 @@ def random_layer(d: int = 60, n_head: int = 4, n_kv_head: int = 2, d_head: int =
 
 
 def inputs_for(folder: Path, group: str, rows: list[dict] | None = None) -> Inputs:
-    """Everything that a figure or table can ask for."""
+    """Everything that a figure or table can ask for; the scores are those of the group's models."""
     rows = zoo(group) if rows is None else rows
+    trained = write_training(folder / "training")
     return Inputs(
         summary=write_summary(folder / "summary.csv", rows),
-        scores=write_scores(folder / "scores.csv", rows),
+        scores=trained.scores if group == "training" else write_scores(folder / "scores.csv", rows),
+        losses=trained.losses,
+        runs=trained.runs,
         examples={
             "encoder": (write_artifact(folder / "enc-small", [random_layer(60)]), 0),
             "decoder": (write_artifact(folder / "dec-large", [random_layer(64), random_layer(72)]), 1),

@@ -115,6 +115,31 @@ def test_a_checkpoint_without_config_needs_only_the_heads(tmp_path):
     assert [row["symmetry"] for row in pairs[0]] == [row["symmetry"] for row in pairs[1]]
 
 
+def test_a_model_with_two_parts_is_scored_by_part(tmp_path):
+    torch = pytest.importorskip("torch")
+    dims = {f"n_{tower}_{size}": n for tower in ("audio", "text") for size, n in (("state", 24), ("head", 4), ("layer", 3))}
+    dims["n_text_layer"] = 2
+    state = {
+        f"{part}.blocks.{layer}.{kind}.{role}.weight": torch.randn(24, 24).half()
+        for part, kinds in (("encoder", ["attn"]), ("decoder", ["attn", "cross_attn"]))
+        for layer in range(3 if part == "encoder" else 2)
+        for kind in kinds
+        for role in ("query", "key")
+    }
+    path = tmp_path / "tiny.pt"
+    torch.save({"dims": dims, "model_state_dict": state}, path)
+    for part, n_layer in (("encoder", 3), ("decoder", 2)):
+        table = json.loads(qkgeom("score", str(tmp_path), "--part", part, "--json").stdout)
+        pairs = [[state[f"{part}.blocks.{n}.attn.{role}.weight"].double() for role in ("query", "key")] for n in range(n_layer)]
+        W_qk = [query.T @ key for query, key in pairs]
+        expected = [float((W @ W).trace() / W.norm() ** 2) for W in W_qk]
+        assert [row["symmetry"] for row in table] == pytest.approx(expected, abs=1e-6)
+    refused = qkgeom("score", str(path))
+    assert refused.returncode == 2
+    assert "has the parts decoder, encoder" in refused.stderr
+    assert "--part" in refused.stderr
+
+
 def test_where_a_model_stands_among_scored_models(bert, tmp_path):
     summary = tmp_path / "results/mini/collected/summary.csv"
     summary.parent.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """Every layout against the models it reads; see contract.py."""
 
+import copy
 import json
 import shutil
 
@@ -10,7 +11,7 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING
 
-from contract import build, extracted, mismatch, save, wrong_readings
+from contract import build, cross_attention, extracted, mismatch, save, stored_tensors, weight_file, wrong_readings
 from qkgeom.checkpoint import Heads
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import extract
@@ -25,7 +26,12 @@ CASES = [
     for number, case in enumerate(layout.cases)
 ]
 FILE = "final.safetensors"
-DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "depth")
+DEPTHS = {
+    None: ("num_hidden_layers", "n_layer", "n_layers", "depth"),
+    "encoder": ("encoder_layers", "num_layers", "n_audio_layer"),
+    "decoder": ("decoder_layers", "num_decoder_layers", "n_text_layer"),
+}
+TWO_PARTS = [name for name, layout in all_layouts().items() if layout.part == "decoder"]
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -39,7 +45,8 @@ def proof(request, tmp_path_factory):
 def test_every_architecture_of_a_layout_has_a_case(layout):
     assert layout.cases
     in_transformers = {kind for kind in layout.model_types if kind in CONFIG_MAPPING}
-    proved = {getattr(transformers, case.model).config_class.model_type for case in layout.cases if case.library != "timm"}
+    classes = [getattr(transformers, case.model) for case in layout.cases if case.library == "transformers"]
+    proved = {model_class.config_class.model_type for model_class in classes}
     assert proved == in_transformers
 
 
@@ -48,7 +55,7 @@ def test_extracted_weights_are_what_the_model_multiplies(proof, implementation):
     executions = proof.executions[implementation]
     order = [execution.layer for execution in executions]
     assert order == sorted(order) and set(order) == set(range(proof.manifest["n_layer"]))
-    assert len(order) == next(proof.case.config[name] for name in DEPTHS if name in proof.case.config)
+    assert len(order) == next(proof.case.config[name] for name in DEPTHS[proof.layout.part] if name in proof.case.config)
     for execution in executions:
         W_q, W_k = proof.weights(execution.layer)
         found = mismatch(execution, W_q, W_k)
@@ -73,14 +80,75 @@ def test_wrong_readings_cover_every_way_of_storing():
 
 
 def test_without_config_json_the_stated_heads_give_the_same_weights(proof, tmp_path):
-    lone = tmp_path / "model.safetensors"
-    lone.symlink_to(proof.checkpoint / "model.safetensors")
+    saved = weight_file(proof.checkpoint)
+    lone = tmp_path / saved.name
+    lone.symlink_to(saved)
     sizes = proof.manifest["snapshots"]["final"]["layers"][0]
     heads = Heads(sizes["n_head"], sizes["n_kv_head"])
     with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
         again = extract(opened, layout_for(opened.config, proof.layout.part), tmp_path / "artifact", "tiny")
     assert again["snapshots"] == proof.manifest["snapshots"]
     assert (tmp_path / "artifact" / FILE).read_bytes() == (proof.artifact / FILE).read_bytes()
+
+
+@pytest.mark.parametrize("name", TWO_PARTS)
+def test_cross_attention_read_for_self_attention_fails_the_check(name, tmp_path):
+    wrong = copy.copy(layout_named(name))
+    wrong.tensors = {role: cross_attention(pattern) for role, pattern in wrong.tensors.items()}
+    with pytest.raises(AssertionError, match="this is no self-attention"):
+        extracted(wrong, wrong.cases[0], tmp_path)
+
+
+@pytest.mark.parametrize("name", TWO_PARTS)
+def test_without_a_part_the_error_names_the_parts(name):
+    decoder = layout_named(name)
+    for kind in decoder.model_types:
+        assert layout_for({"model_type": kind}, "decoder") is decoder
+        assert layout_for({"model_type": kind}, "encoder").name == name.replace("decoder", "encoder")
+        for part in (None, "tower"):
+            with pytest.raises(UsageError, match=r"the parts decoder, encoder\n.*\n.*choose one with --part"):
+                layout_for({"model_type": kind}, part)
+
+
+def test_a_t5_that_states_one_depth_has_it_in_both_parts():
+    config = {"model_type": "t5", "num_layers": 6, "num_decoder_layers": None}
+    assert [layout_for(config, part).n_layer(config) for part in ("encoder", "decoder")] == [6, 6]
+
+
+def test_whispers_own_loader_reads_what_the_case_saves(tmp_path):
+    import whisper
+
+    case = layout_named("whisper_openai_encoder").cases[0]
+    saved = build(case)
+    loaded = whisper.load_model(str(weight_file(save(saved, case, tmp_path))), device="cpu")
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in saved.named_parameters())
+
+
+def test_whisper_runs_with_both_of_its_attentions(tmp_path):
+    """Its plain product has the scale in q and k; torch's fused attention is given them without."""
+    layout = layout_named("whisper_openai_decoder")
+    proof = extracted(layout, layout.cases[0], tmp_path)
+    scales = {way: mismatch(found[0], *proof.weights(0)).scale for way, found in proof.executions.items()}
+    assert scales == pytest.approx({"fused": 1, "eager": 6**-0.5})
+
+
+@pytest.mark.faults
+def test_a_whisper_file_whose_dims_lack_a_size_is_named(tmp_path):
+    case = layout_named("whisper_openai_decoder").cases[0]
+    file = weight_file(save(build(case), case, tmp_path))
+    dims = {name: size for name, size in case.config.items() if name != "n_text_head"}
+    torch.save({"dims": dims, "model_state_dict": stored_tensors(tmp_path)}, file)
+    with open_checkpoint(f"file:{file}") as opened, pytest.raises(ModelFault, match="n_text_head"):
+        extract(opened, layout_for(opened.config, "decoder"), tmp_path / "artifact", "tiny")
+
+
+@pytest.mark.faults
+def test_a_state_dict_without_dims_says_no_architecture(tmp_path):
+    case = layout_named("whisper_openai_decoder").cases[0]
+    file = weight_file(save(build(case), case, tmp_path))
+    torch.save({"dims": None, "model_state_dict": stored_tensors(tmp_path)}, file)
+    with pytest.raises(ModelFault, match=r"no config\.json"), open_checkpoint(f"file:{file}"):
+        pass
 
 
 _BERT, _LLAMA = all_layouts()["bert"].cases[0], all_layouts()["llama"].cases[1]
@@ -102,6 +170,13 @@ _NARROW = {**_SMALL, "embed_dim": 24, "num_heads": 3}
             "relative",
             False,
         ),
+        ("t5_encoder", all_layouts()["t5_encoder"].cases[0], False, "relative", False),
+        ("bart_encoder", all_layouts()["bart_encoder"].cases[0], True, "learned", False),
+        ("bart_encoder", all_layouts()["bart_encoder"].cases[3], True, "sinusoidal", False),
+        ("bart_decoder", all_layouts()["bart_decoder"].cases[3], True, "learned", False),
+        ("bart_decoder", all_layouts()["bart_decoder"].cases[5], True, "sinusoidal", False),
+        ("whisper_openai_encoder", all_layouts()["whisper_openai_encoder"].cases[0], True, "sinusoidal", False),
+        ("whisper_openai_decoder", all_layouts()["whisper_openai_decoder"].cases[0], True, "learned", False),
         ("vit", all_layouts()["vit"].cases[4], True, "learned", False),
         ("vit", all_layouts()["vit"].cases[6], True, "relative", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qkv_bias": False}, "timm", "pixels"), False, "learned", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from qkgeom.errors import QkgeomError
 from qkgeom.registry import Model
+from qkgeom.runs import Run
 from qkgeom.scoring import COLUMNS, SCORES
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 DESCRIPTION = ("label", "group", "role", "n_params")  # of models.tsv, so that a figure needs no other file
+RUN_COLUMNS = (
+    *("model", "run", "seed", "label", "group", "role", "objective", "family"),
+    *("corpus", "depth", "init", "steps", "status"),
+)
 STATISTICS = {"median": 50, "q1": 25, "q3": 75}  # percentiles, numpy's default interpolation
 
 
@@ -69,3 +75,25 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
             counts = {"n_layers": len(table), "n_scored": int(table["symmetry"].notna().sum())}
             rows.append({"model": model.model, "snapshot": snapshot, **counts, **numbers, **described})
     return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, "n_scored", *DESCRIPTION])
+
+
+def read_losses(folders: Sequence[Path]) -> pd.DataFrame:
+    """The loss curves of training runs: model, step, split, loss."""
+    import pandas as pd
+
+    columns = {"model": str, "step": "Int64", "split": str, "loss": float}
+    tables = [pd.read_csv(folder / "losses.csv", dtype=columns) for folder in folders]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(columns))
+
+
+def describe_runs(runs: Sequence[tuple[Run, Path]]) -> pd.DataFrame:
+    """One row per training run: what runs.tsv says of it, and how it ended."""
+    import pandas as pd
+
+    rows = []
+    for run, folder in runs:
+        done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
+        described = {key: value for key, value in vars(run).items() if key != "n_layer"}
+        ended = {key: done[key] for key in ("steps", "status")}
+        rows.append({**described, "group": "training", "depth": run.n_layer, **ended})
+    return pd.DataFrame(rows, columns=list(RUN_COLUMNS))

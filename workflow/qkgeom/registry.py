@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from qkgeom.errors import UsageError
 from qkgeom.layouts import layout_named
-from qkgeom.schemas import require_valid, schema
+from qkgeom.rows import read_rows
 from qkgeom.sources import split_uri
 
 MODELS = Path(__file__).parents[1] / "models.tsv"
@@ -47,22 +46,9 @@ def read_models(path: Path = MODELS) -> dict[str, Model]:
     Raises:
         UsageError: a row does not fit the schema, two rows share an id, a layout or kind of URI does not exist.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UsageError("the table of models cannot be read", where=path, found=error.strerror) from error
-    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
-    unknown = set(reader.fieldnames or ()) - set(schema("models")["properties"])
-    if unknown:
-        raise UsageError(f"unknown column {', '.join(sorted(unknown))}", where=path, expected=[f.name for f in fields(Model)])
     models: dict[str, Model] = {}
-    for row in reader:
-        where = f"{path}, line {reader.line_num} ({row['model']})"
-        if None in row or None in row.values():
-            raise UsageError("a row has another number of cells than the header", where=where, fix="separate cells by one tab")
-        filled = {name: cell for name, cell in row.items() if cell}
-        require_valid(filled, "models", where)
-        model = Model(**filled)
+    for where, cells in read_rows(path, "models"):
+        model = Model(**cells)
         if model.model in models:
             raise UsageError(f"two rows have the id {model.model}", where=where, fix="give one of them another id")
         _require_known(model, where)

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
-SOURCES = ("summary", "scores", "examples")  # what a figure or table may need
-TEXT = ("model", "label", "role", "group")
+TABLES = {"summary": "summary of scores", "scores": "table of scores", "losses": "table of losses", "runs": "table of runs"}
+SOURCES = (*TABLES, "examples")  # what a figure or table may need
+TEXT = ("model", "label", "role", "group", "snapshot", "head", "split", "family", "corpus", "init", "status")
+INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
 HERE = Path(__file__).parent
 
 
@@ -53,14 +55,41 @@ class Inputs:
     """What a figure or table is made from.
 
     Attributes:
-        summary: summary.csv, one row per model.
-        scores: scores.csv, one row per layer.
+        summary: summary.csv, one row per model and snapshot.
+        scores: scores.csv, one row per snapshot and layer.
         examples: role -> an artifact's folder and one of its layers.
+        losses: losses.csv, one row per training run, step and split.
+        runs: runs.csv, one row per training run.
     """
 
     summary: Path | None = None
     scores: Path | None = None
     examples: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
+    losses: Path | None = None
+    runs: Path | None = None
+
+    def read(self, need: str, columns: Sequence[str]) -> pd.DataFrame:
+        """Columns of one of the tables; an empty cell is a missing value.
+
+        Args:
+            need: one of `TABLES`.
+            columns: those wanted.
+
+        Raises:
+            QkgeomError: the table cannot be read or lacks a column.
+        """
+        import pandas as pd
+
+        path, what = getattr(self, need), TABLES[need]
+        kinds = {name: _kind(name) for name in columns}
+        try:
+            # pandas would take a model called "NA" for a missing value
+            table = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""])
+        except (OSError, ValueError, TypeError) as error:
+            raise QkgeomError(f"a {what} cannot be read", where=path, found=error, fix="collect it again") from error
+        if missing := [name for name in columns if name not in table]:
+            raise QkgeomError(f"a {what} lacks columns", where=path, expected=", ".join(missing))
+        return table[list(columns)]
 
     def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
         """The scored models of a group, each by its last snapshot: encoders, then decoders, by size and name.
@@ -72,19 +101,8 @@ class Inputs:
         Raises:
             QkgeomError: the summary cannot be read, lacks a column, or has a role that is none.
         """
-        import pandas as pd
-
         needed = dict.fromkeys([*columns, "model", "label", "role", "group", "n_params", "symmetry_median"])
-        kinds = {name: "str" if name in TEXT else "Int64" if name.startswith("n_") else "float64" for name in needed}
-        try:
-            # pandas would take a model called "NA" for a missing value
-            table = pd.read_csv(self.summary, dtype=kinds, keep_default_na=False, na_values=[""])
-        except (OSError, ValueError, TypeError) as error:
-            raise QkgeomError(
-                "a summary of scores cannot be read", where=self.summary, found=error, fix="collect it again"
-            ) from error
-        if missing := [name for name in needed if name not in table]:
-            raise QkgeomError("a summary of scores lacks columns", where=self.summary, expected=", ".join(missing))
+        table = self.read("summary", list(needed))
         table = table[(table["group"] == group) & table["symmetry_median"].notna()]
         if strange := set(table["role"]) - set(ROLES):
             raise QkgeomError("a summary of scores has an unknown role", where=self.summary, found=strange, expected=ROLES)
@@ -155,6 +173,12 @@ def short_number(number: float) -> str:
         if rounded >= factor:
             return f"{rounded / factor:g}{unit}"
     return f"{rounded:g}"
+
+
+def _kind(column: str) -> str:
+    if column in TEXT:
+        return "str"
+    return "Int64" if column in INTEGERS or column.startswith("n_") else "float64"
 
 
 def _spec(file: Path) -> Spec:

@@ -33,6 +33,7 @@ class Settings:
     package_index: bool
     hub_slots: int
     examples: Mapping[str, Example]
+    training: Mapping[str, Mapping[str, object]]
 
 
 def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Settings:
@@ -66,6 +67,7 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         **{key: value for key, value in config.items() if key != "only"},
         only=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
+        training=preset.get("training", {}),
     )
 
 

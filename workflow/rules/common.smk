@@ -13,19 +13,23 @@ from qkgeom.errors import QkgeomError
 from qkgeom.layouts import layout_named
 from qkgeom.registry import read_models, select
 from qkgeom.rendering import specs
+from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
 from qkgeom.sources import source_module, split_uri
 
 prepare_jobs(WORKFLOW)
 try:
     SETTINGS = read_settings(config)
-    ALL_MODELS = read_models()
+    RUNS = read_runs(SETTINGS.preset)
+    ALL_MODELS = read_models() | {name: run.as_model(SETTINGS.preset) for name, run in RUNS.items()}
     MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
 except QkgeomError as error:
     raise WorkflowError(str(error)) from None
 
+COLLECTED = ("scores", "summary", "losses", "runs")
+CORPORA = sorted({run.corpus for run in RUNS.values()})
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
@@ -56,12 +60,41 @@ def extract_code(wildcards):
     """Digest of the code that reads this model: its own layout and source, not the others'."""
     row = ALL_MODELS[wildcards.model]
     containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "gguf")]
-    own = [f"layouts.{layout_named(row.layout).file.stem}", source_module(row.uri).removeprefix("qkgeom.")]
+    sources = [source_module(row.uri), *([source_module("file:snapshot")] if row.model in RUNS else [])]
+    own = [f"layouts.{layout_named(row.layout).file.stem}", *(name.removeprefix("qkgeom.") for name in sources)]
     return code_digest("verbs.extract", *containers, *own)
+
+
+def extract_inputs(wildcards):
+    """A trained model is extracted from its run; a published one needs nothing but its row."""
+    return [f"results/runs/{wildcards.model}/done.json"] if wildcards.model in RUNS else []
+
+
+def corpus_arguments():
+    """Sizes of the corpora, which share one vocabulary."""
+    sizes = SETTINGS.training.get("corpora", {})
+    return shlex.join(word for key, value in sizes.items() for word in (f"--{key.replace('_', '-')}", str(value)))
+
+
+def train_arguments(wildcards):
+    """What `train` is told of a run: its row, and the preset's sizes and schedule."""
+    run = RUNS[wildcards.model]
+    options = dict(SETTINGS.training[run.family])
+    options["snapshots"] = ",".join(str(step) for step in options["snapshots"])
+    options |= {"objective": run.objective, "n_layer": run.n_layer, "init": run.init, "seed": run.seed}
+    return shlex.join(word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value)))
 
 
 def score_code(wildcards):
     return code_digest("verbs.score", "containers.safetensors")
+
+
+def trained_models():
+    return [name for name in MODELS if name in RUNS]
+
+
+def collect_runs():
+    return [word for name in trained_models() for word in ("--run", f"results/runs/{name}")]
 
 
 def collect_rows(wildcards):
@@ -84,7 +117,7 @@ def render_code(kind, name, spec):
 def render_inputs(specs_of_kind, name):
     """The files a figure or table needs, by name."""
     needs = specs_of_kind[name].needs
-    inputs = {need: f"{OUT}/collected/{need}.csv" for need in ("summary", "scores") if need in needs}
+    inputs = {need: f"{OUT}/collected/{need}.csv" for need in COLLECTED if need in needs}
     if "examples" in needs:
         inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in SETTINGS.examples.values()]
     return inputs
@@ -92,7 +125,7 @@ def render_inputs(specs_of_kind, name):
 
 def render_arguments(specs_of_kind, name):
     needs = specs_of_kind[name].needs
-    words = [word for need in ("summary", "scores") if need in needs for word in (f"--{need}", f"{OUT}/collected/{need}.csv")]
+    words = [word for need in COLLECTED if need in needs for word in (f"--{need}", f"{OUT}/collected/{need}.csv")]
     if "examples" in needs:
         for role, example in SETTINGS.examples.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]

@@ -3,6 +3,8 @@
 
 rule extract:
     """Fetches a model and stores its query and key weights."""
+    input:
+        extract_inputs,
     output:
         manifest="results/models/{model}/manifest.json",
     log:

@@ -30,10 +30,10 @@ rule score:
 rule collect:
     """Puts the scores of all models in one table and summarises them."""
     input:
-        expand("results/models/{model}/scores.csv", model=MODELS),
+        scores=expand("results/models/{model}/scores.csv", model=MODELS),
+        runs=expand("results/runs/{model}/done.json", model=trained_models()),
     output:
-        f"{OUT}/collected/scores.csv",
-        f"{OUT}/collected/summary.csv",
+        expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
     log:
         f"{OUT}/logs/collect/collect.log",
     benchmark:
@@ -46,10 +46,12 @@ rule collect:
         runtime=10,
     params:
         folder=subpath(output[0], parent=True),
+        runs=collect_runs(),
+        preset=SETTINGS.preset,
         rows=collect_rows,
         code=code_digest("verbs.collect"),
     shell:
-        "python -m qkgeom collect {input} --output {params.folder} > {log} 2>&1"
+        "python -m qkgeom collect {input.scores} {params.runs} --preset {params.preset} --output {params.folder} > {log} 2>&1"
 
 
 rule check:

@@ -1,9 +1,12 @@
 """torch's zip checkpoints (`pytorch_model.bin`, `.pt`), read by byte range: no tensor is loaded before it is asked for.
 
+openai-whisper's `.pt` brings its sizes with it (`{"dims": {...}, "model_state_dict": {...}}`); they become the config.
+
 torch.load on the meta device reads the zip directory and `data.pkl` only, with the weights_only unpickler, so that a
 pickle cannot run code. Each storage then says where its bytes lie in the file. The archive's CRC is checked.
 
 Source: torch/serialization.py, `_load.load_tensor` (`_checkpoint_offset`); a test pins this private attribute.
+whisper/__init__.py, `load_model`.
 """
 
 from __future__ import annotations
@@ -72,9 +75,9 @@ def open_file(path: Path) -> TorchZip:
         ModelFault: not a whole archive, compressed members, or a pickle that needs more than tensors.
     """
     records = _archive_records(path)
-    state = _state_dict(path)
-    container = TorchZip(path, {})
-    for name, tensor in _tensors(state):
+    saved = _load(path)
+    container = TorchZip(path, {}, _config(saved))
+    for name, tensor in _tensors(_state_dict(path, saved)):
         storage = tensor.untyped_storage()
         start = storage._checkpoint_offset
         stop = start + storage.nbytes()
@@ -106,11 +109,11 @@ def _archive_records(path: Path) -> dict[int, tuple[int, int]]:
     return records
 
 
-def _state_dict(path: Path) -> Mapping[str, object]:
+def _load(path: Path) -> object:
     import torch
 
     try:
-        state = torch.load(path, map_location="meta", weights_only=True)
+        return torch.load(path, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelFault(
             "a checkpoint's pickle asks for more than tensors, so it was refused and nothing in it was run",
@@ -121,6 +124,15 @@ def _state_dict(path: Path) -> Mapping[str, object]:
         ) from error
     except Exception as error:  # the unpickler raises whatever a damaged pickle leads it to
         raise _broken(path, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+
+
+def _config(saved: object) -> dict[str, object]:
+    dims = saved.get("dims") if isinstance(saved, Mapping) else None
+    return {**dims, "model_type": "whisper_openai"} if isinstance(dims, Mapping) and "n_audio_state" in dims else {}
+
+
+def _state_dict(path: Path, saved: object) -> Mapping[str, object]:
+    state = saved
     while isinstance(state, Mapping) and (inner := next((k for k in WRAPPERS if isinstance(state.get(k), Mapping)), None)):
         state = state[inner]
     if not isinstance(state, Mapping):

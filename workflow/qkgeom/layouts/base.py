@@ -47,9 +47,9 @@ class Case:
 
     Attributes:
         model: class in the library, e.g. `BertModel`, or a timm model name.
-        config: its constructor's keywords.
-        library: `transformers` or `timm`.
-        inputs: `tokens` or `pixels`.
+        config: its constructor's keywords (openai-whisper: its dimensions).
+        library: `transformers`, `timm` or `whisper`.
+        inputs: `tokens`, `pixels`, `seq2seq` (tokens for both parts) or `audio` (features, and tokens for the decoder).
     """
 
     model: str
@@ -86,7 +86,8 @@ class Layout(ABC):
         tensors: role -> pattern of the tensor's name without prefix; `{N}` is the layer's number.
         gguf: the same for GGUF files; empty if the layout does not read them.
         prefix: what may come before the pattern.
-        position: how positions enter (`rope`, `learned`, `relative`) unless the config says otherwise (`position_in`).
+        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`) unless the config says otherwise
+            (`position_in`).
         cases: tiny real models for the contract test.
     """
 

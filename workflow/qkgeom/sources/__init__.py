@@ -13,10 +13,11 @@ from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import Fetched
 
-__all__ = ["Fetched", "open_checkpoint"]
+__all__ = ["Fetched", "open_checkpoint", "snapshots_of"]
 
-# scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`
-SCHEMES = {"file": "local", "hf": "hub", "pypi": "package_index"}
+# scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`, or, for a series of
+# checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
+SCHEMES = {"file": "local", "hf": "hub", "pypi": "package_index", "run": "run"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
 
 
@@ -36,7 +37,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     raise UsageError(
         "this is neither a URI nor an existing path",
         found=uri or "an empty string",
-        expected="hf:org/name@revision, pypi:package==version/path, file:path, a path, or a bare hub id",
+        expected="hf:org/name@revision, pypi:package==version/path, file:path, run:name, a path, or a bare hub id",
     )
 
 
@@ -50,6 +51,16 @@ def _exists(path: str) -> bool:
 def source_module(uri: str) -> str:
     """Name of the module that fetches `uri`, e.g. `qkgeom.sources.hub`."""
     return f"{__name__}.{SCHEMES[split_uri(uri)[0]]}"
+
+
+def snapshots_of(uri: str) -> list[tuple[str, str]]:
+    """The snapshots of a model in order, each with the URI of its checkpoint; a published checkpoint has one, `final`.
+
+    Raises:
+        UsageError, ModelFault: see `split_uri` and the source.
+    """
+    source = importlib.import_module(source_module(uri))
+    return source.snapshots(split_uri(uri)[1]) if hasattr(source, "snapshots") else [("final", uri)]
 
 
 @contextmanager

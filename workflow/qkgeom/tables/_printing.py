@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 MISSING = "--"
+LEFT = ("Role", "Model", "Corpus", "Claim", "Verdict")  # columns of words; all others are set to the right
 LONG = 40  # rows; a longer table must be able to break over pages
 _SPECIAL = {ord(character): f"\\{character}" for character in "&%$#_{}"}
 
@@ -36,7 +37,7 @@ def latex(printed: pd.DataFrame, caption: str, label: str) -> str:
     needs = "% needs the packages booktabs and longtable\n" if len(printed) > LONG else "% needs the package booktabs\n"
     return needs + style.to_latex(
         hrules=True,
-        column_format="".join("l" if column[1] in ("Role", "Model") else "r" for column in printed),
+        column_format="".join("l" if column[1] in LEFT else "r" for column in printed),
         multicol_align="c",
         caption=caption.translate(_SPECIAL),
         label=label,
@@ -47,9 +48,8 @@ def latex(printed: pd.DataFrame, caption: str, label: str) -> str:
 def markdown(printed: pd.DataFrame, caption: str) -> str:
     """A Markdown table under its caption."""
     numeric = set(printed.select_dtypes("number").columns)
-    cells = printed.map(lambda value: value if isinstance(value, str) else two_decimals(value), na_action="ignore").fillna(
-        MISSING
-    )
+    cells = printed.map(lambda value: value if isinstance(value, str) else two_decimals(value), na_action="ignore")
+    cells = cells.astype(object).fillna(MISSING)
     cells.columns = [" ".join(part for part in column if part) for column in cells.columns]
     align = ["right" if column in numeric else "left" for column in printed]
     return f"{caption}\n\n{cells.to_markdown(index=False, disable_numparse=True, colalign=align)}\n"

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from qkgeom import artifacts
+from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
-from qkgeom.console import set_up_logging, track
+from qkgeom.console import set_up_logging
 from qkgeom.errors import ModelFault
-from qkgeom.extraction import extract, failed_manifest
-from qkgeom.layouts import layout_for, layout_named
-from qkgeom.sources import open_checkpoint
-
-logger = logging.getLogger(__name__)
+from qkgeom.extraction import failed_manifest
 
 
 def command(
@@ -39,11 +34,9 @@ def command(
     """
     set_up_logging()
     name = model or output.name
-    chosen = layout_named(layout) if layout else None
+    heads = heads_from(n_head, n_kv_head)
     try:
-        with open_checkpoint(uri, sha256=sha256, architecture=architecture, heads=heads_from(n_head, n_kv_head)) as checkpoint:
-            chosen = chosen or layout_for(checkpoint.config, part)
-            extract(checkpoint, chosen, output, name, partial(track, label=f"extract {name}"))
+        acquire(uri, output, name, layout=layout, part=part, sha256=sha256, architecture=architecture, heads=heads)
     except ModelFault as fault:
         artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
         sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")

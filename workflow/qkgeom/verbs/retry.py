@@ -26,4 +26,5 @@ def command(
     cleared = [name for name in failed if not models or name in models]
     for name in cleared:
         manifests[name].unlink()
+        (results / "runs" / name / "done.json").unlink(missing_ok=True)  # a run that diverged is trained again
     sys.stdout.write(f"cleared: {', '.join(cleared)}; run snakemake again\n" if cleared else "no failed model to clear\n")

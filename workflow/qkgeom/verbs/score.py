@@ -13,13 +13,12 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom import artifacts
+from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.extraction import extract
-from qkgeom.layouts import layout_for
 from qkgeom.scoring import Row, choose_device, score_artifact, write_scores
-from qkgeom.sources import open_checkpoint, split_uri
+from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores
 
 logger = logging.getLogger(__name__)
@@ -55,10 +54,8 @@ def command(
         with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
             if split_uri(target) == ("hf", target):
                 logger.warning("there is no path %s here, so it is taken as the model hub's hf:%s", target, target)
-            opened = open_checkpoint(target, architecture=architecture, heads=heads_from(n_head, n_kv_head))
-            with opened as checkpoint:
-                layout = layout_for(checkpoint.config, part)
-                extract(checkpoint, layout, Path(temporary), _name(target), partial(track, label="extract"))
+            heads_given = heads_from(n_head, n_kv_head)
+            acquire(target, Path(temporary), _name(target), part=part, architecture=architecture, heads=heads_given)
             rows = score_artifact(Path(temporary), heads, device, partial(track, label="score"))
     if output:
         write_scores(output, rows)

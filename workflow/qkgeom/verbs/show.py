@@ -25,7 +25,11 @@ def command(
     manifest = artifacts.read_manifest(artifacts.find(artifact.removesuffix("/" + artifacts.MANIFEST)))
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     _print_fields(console, _head(manifest))
-    for name, snapshot in manifest.get("snapshots", {}).items():
+    snapshots = manifest.get("snapshots", {})
+    shown = dict(list(snapshots.items())[-1:])  # of a series the last, which stands for the model
+    if len(snapshots) > 1:
+        _print_fields(console, {"snapshots": ", ".join(snapshots)})
+    for name, snapshot in (snapshots if tensors else shown).items():
         _print_fields(console, _origin(snapshot))
         console.print(_layers(name, snapshot))
         if tensors:

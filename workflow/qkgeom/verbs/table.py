@@ -17,8 +17,10 @@ def command(
     output: Annotated[Path, Option("--output", "-o", metavar="STEM", help="path without ending")],
     summary: Annotated[Path | None, Option(help="summary.csv, one row per model")] = None,
     scores: Annotated[Path | None, Option(help="scores.csv, one row per layer")] = None,
+    losses: Annotated[Path | None, Option(help="losses.csv, the loss curves of training runs")] = None,
+    runs: Annotated[Path | None, Option(help="runs.csv, one row per training run")] = None,
     example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
 ) -> None:
     """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
     set_up_logging()
-    render(name, Inputs(summary, scores, parse_examples(example or [])), output)
+    render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs), output)

@@ -1,0 +1,572 @@
+"""The training loop: the same bytes from the same seed, kills and stops, damaged states, divergence, bad input.
+
+Runs are tiny, and keep a snapshot after every step: a kill's step shows in the folder, and a comparison of two runs
+compares the weights after every step. Commands run in processes forked from one that has imported torch and the
+Trainer, so that each starts at once, with nothing of another run in its memory.
+"""
+
+import io
+import json
+import logging
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import BertForMaskedLM
+
+from qkgeom import cli, scoring
+from qkgeom.acquisition import acquire
+from qkgeom.artifacts import read_manifest
+from qkgeom.digests import PACKAGE, _reach, code_digest
+from qkgeom.errors import QkgeomError, TransientFault, UsageError
+from qkgeom.training import custom, loop, progress
+from qkgeom.training.losses import mean_loss
+from qkgeom.training.schedule import Schedule, read_steps
+from qkgeom.training.sequences import IGNORED, Sequences
+from qkgeom.training.state import state_to_go_on_from
+from qkgeom.training.tokens import read_corpus, train_tokenizer, write_corpus
+from qkgeom.verbs.train import HELDOUT_BATCHES, train
+
+logger = logging.getLogger(__name__)
+WORKFLOW = Path(__file__).parents[1] / "workflow"
+STEPS = 40
+RECIPE = custom.Recipe("masked", "default", n_layer=2, d_model=16, n_head=2, length=8, seed=0)
+SCHEDULE = Schedule(
+    steps=STEPS,
+    batch=2,
+    accumulation=2,
+    learning_rate=0.003,
+    warmup=4,
+    weight_decay=0.01,
+    log_every=10,
+    save_every=3,  # between the points of the curve, too
+    snapshots=tuple(range(STEPS + 1)),
+    device="cpu",
+)
+Q_AND_K = {
+    f"bert.encoder.layer.{layer}.attention.self.{which}.{kind}"
+    for layer in (0, 1)
+    for which in ("query", "key")
+    for kind in ("weight", "bias")
+}
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["qkgeom.cli", "qkgeom.training.loop", "transformers.models.bert.modeling_bert"])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Folder of a corpus of made-up words."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(3, 7))) for _ in range(300)]
+    texts = sorted({" ".join(rng.choices(words, k=20)) for _ in range(200)})
+    folder = tmp_path_factory.mktemp("corpora") / "tiny"
+    write_corpus(folder, "tiny", texts, train_tokenizer(texts, 300), 10**6)
+    return folder
+
+
+def arguments(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> list[str]:
+    """The command line that trains `run`."""
+    options = {**asdict(recipe), **asdict(schedule), "snapshots": ",".join(map(str, schedule.snapshots)), "threads": 1}
+    words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    return ["train", str(corpus), *words, "--output", str(run)]
+
+
+def here(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> Path:
+    """Trains in this process."""
+    train(read_corpus(corpus), recipe, schedule, run)
+    return run
+
+
+def typed(argv: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command as it is typed, in a folder."""
+    environment = os.environ | {"PYTHONPATH": str(WORKFLOW)}
+    argv = [sys.executable, "-m", "qkgeom", *argv]
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def _command(argv: list[str], errors: Path, file_size: int | None) -> None:
+    """Runs in the forked process: the command line, stderr going to a file."""
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    sys.argv = ["qkgeom", *argv]
+    if file_size:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, resource.RLIM_INFINITY))
+    cli.main()
+
+
+@dataclass
+class Command:
+    """A command in a process of its own.
+
+    Args:
+        argv: after `python -m qkgeom`.
+        folder: for its stderr.
+        file_size: bytes that a file can have before the disk refuses more.
+    """
+
+    argv: list[str]
+    folder: Path
+    file_size: int | None = None
+
+    def __post_init__(self):
+        self.errors = self.folder / "stderr.txt"
+        self.process = SERVER.Process(target=_command, args=(self.argv, self.errors, self.file_size))
+        self.process.start()
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and stderr."""
+        self.process.join(120)
+        return self.process.exitcode, self.errors.read_text()
+
+
+def last_snapshot(run: Path) -> int:
+    return max((int(path.name) for path in run.glob("snapshots/[0-9]*")), default=-1)
+
+
+def interrupt(command: Command, ready: Callable[[], bool], number: int, delay: float = 0.0) -> None:
+    """Sends a signal once something is the case, and `delay` seconds later."""
+    while not ready() and command.process.is_alive():
+        time.sleep(0.001)
+    time.sleep(delay)
+    os.kill(command.process.pid, number)
+
+
+def results(run: Path) -> dict[str, bytes]:
+    """All that a finished run consists of."""
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
+def assert_same(run: Path, other: Path) -> None:
+    found, expected = results(run), results(other)
+    assert list(found) == list(expected)
+    assert [name for name in found if found[name] != expected[name]] == []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    """A run made by the command, as it is typed."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = typed(arguments(corpus, run), run.parent)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(corpus, tmp_path_factory):
+    """A run that SIGTERM stopped, and what it said."""
+    folder = tmp_path_factory.mktemp("stopped")
+    command = Command(arguments(corpus, folder / "run"), folder)
+    interrupt(command, lambda: last_snapshot(folder / "run") >= 13, signal.SIGTERM)
+    return folder / "run", *command.end()
+
+
+@pytest.fixture
+def unfinished(stopped, tmp_path):
+    """A copy of a stopped run."""
+    return Path(shutil.copytree(stopped[0], tmp_path / "run"))
+
+
+# the same bytes
+
+
+def test_two_processes_give_the_same_bytes(corpus, undisturbed, tmp_path):
+    assert_same(here(corpus, tmp_path / "run"), undisturbed)
+
+
+def test_another_seed_is_another_run(corpus, undisturbed, tmp_path):
+    short = replace(SCHEDULE, snapshots=(0, STEPS))
+    other = here(corpus, tmp_path / "run", replace(RECIPE, seed=1), short)
+    for name in ("losses.csv", "snapshots/0000000/model.safetensors"):
+        assert (other / name).read_bytes() != (undisturbed / name).read_bytes()
+
+
+def test_snapshots_hold_q_and_k_and_the_last_everything(corpus, undisturbed):
+    folders = sorted((undisturbed / "snapshots").iterdir())
+    assert [int(folder.name) for folder in folders] == list(SCHEDULE.snapshots)
+    for folder in folders[:-1]:
+        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+        assert set(load_file(folder / "model.safetensors")) == Q_AND_K
+    model = BertForMaskedLM.from_pretrained(folders[-1])
+    heldout = Sequences(read_corpus(corpus), RECIPE.length, True, 0).heldout_batches(SCHEDULE.batch, HELDOUT_BATCHES)
+    done = json.loads((undisturbed / "done.json").read_text())
+    assert mean_loss(model, heldout) == done["heldout_loss"]
+
+
+def test_the_record_of_a_run(corpus, undisturbed):
+    done = json.loads((undisturbed / "done.json").read_text())
+    assert (done["status"], done["steps"], done["snapshots"]) == ("ok", STEPS, list(SCHEDULE.snapshots))
+    assert done["definition"]["corpus_digest"] == json.loads((corpus / "corpus.json").read_text())["digest"]
+    assert done["definition"] | asdict(RECIPE) == done["definition"]
+    rows = [line.split(",") for line in (undisturbed / "losses.csv").read_text().splitlines()]
+    assert [row[:3] for row in rows] == [
+        ["model", "step", "split"],
+        *(["run", str(step), "train"] for step in (10, 20, 30, 40)),
+        ["run", "40", "heldout"],
+    ]
+    assert float(rows[4][3]) < float(rows[1][3])
+    assert float(rows[5][3]) == pytest.approx(done["heldout_loss"], rel=1e-8)
+
+
+def test_a_run_is_extracted_snapshot_by_snapshot(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kept = replace(SCHEDULE, steps=12, snapshots=(0, 2, 10, 12))
+    run = here(corpus, tmp_path / "results" / "runs" / "a", replace(RECIPE, init="symmetric"), kept)
+    manifest = acquire("run:a", tmp_path / "artifact", "a")
+    assert list(manifest["snapshots"]) == ["0", "2", "10", "12"]
+    assert manifest["not_in_W_qk"]["bias"]
+    for step in kept.snapshots:
+        native = load_file(run / "snapshots" / f"{step:07d}" / "model.safetensors")
+        stored = load_file(tmp_path / "artifact" / f"{step}.safetensors")
+        for layer in (0, 1):
+            for which, name in (("W_q", "query"), ("W_k", "key")):
+                expected = native[f"bert.encoder.layer.{layer}.attention.self.{name}.weight"].T.reshape(16, 2, 8)
+                assert np.array_equal(stored[f"layer.{layer:03d}.{which}"], expected)
+    rows = scoring.score_artifact(tmp_path / "artifact", device="cpu")
+    symmetry = {(row["snapshot"], row["layer"]): row["symmetry"] for row in rows}
+    assert [symmetry["0", layer] for layer in (0, 1)] == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert all(symmetry["12", layer] < 0.9999 for layer in (0, 1))
+
+
+def test_an_autoregressive_run_attends_backwards_only(corpus, tmp_path):
+    """Of two sequences that differ in the last token only, the earlier predictions are the same."""
+    model = custom.build(replace(RECIPE, objective="autoregressive"), 300).eval()
+    tokens = torch.arange(10, 18)[None]
+    other = tokens.clone()
+    other[0, -1] = 99
+    with torch.no_grad():
+        before, after = (model(input_ids=ids).logits[0] for ids in (tokens, other))
+    assert torch.equal(before[:-1], after[:-1]) and not torch.equal(before[-1], after[-1])
+
+
+def test_micro_steps_make_one_step(corpus, tmp_path):
+    """The loss of a step is the mean over its examples, however they are divided (dropout and order of sums aside)."""
+    causal = replace(RECIPE, objective="autoregressive")
+    losses = []
+    for recipe in (RECIPE, causal):
+        for batch, accumulation in ((16, 1), (4, 4)):
+            schedule = replace(SCHEDULE, steps=4, batch=batch, accumulation=accumulation, log_every=1, snapshots=(0, 4))
+            run = here(corpus, tmp_path / f"{recipe.objective}{batch}", recipe, schedule)
+            losses.append(float((run / "losses.csv").read_text().splitlines()[1].split(",")[3]))
+    assert losses[1] == pytest.approx(losses[0], rel=0.05) and losses[3] == pytest.approx(losses[2], rel=0.02)
+
+
+def test_a_batch_always_has_something_to_predict(corpus):
+    """A loss over no tokens is NaN; of one sequence of eight, one in four would have none."""
+    sequences = Sequences(read_corpus(corpus), RECIPE.length, True, 0)
+    labels = [sequences.train_batch([index])["labels"] for index in range(300)]
+    counts = torch.tensor([int((each != IGNORED).sum()) for each in labels])
+    assert counts.min() == 1 and 0.12 < counts.sum() / (300 * RECIPE.length) < 0.25
+
+
+def test_changed_scores_train_nothing_again(tmp_path):
+    package = shutil.copytree(PACKAGE, tmp_path / "qkgeom", ignore=shutil.ignore_patterns("__pycache__"))
+    before = code_digest("verbs.train", package=package)
+    for module, changes in (("scores", False), ("training/sequences", True)):
+        with (package / f"{module}.py").open("a") as file:
+            file.write("\n# changed\n")
+        _reach.cache_clear()
+        assert (code_digest("verbs.train", package=package) != before) == changes
+
+
+# kills and stops
+
+
+@pytest.mark.kill
+def test_kills_leave_no_trace(corpus, undisturbed, tmp_path):
+    run, rng, hits = tmp_path / "run", random.Random(), []
+    for earliest, latest in ((0, 3), (4, 14), (15, 25), (26, 34)):
+        for _ in range(5):  # until one hits
+            command = Command(arguments(corpus, run), tmp_path)
+            step = rng.randint(earliest, latest)
+            interrupt(command, lambda step=step: last_snapshot(run) >= step, signal.SIGKILL, rng.uniform(0, 0.05))
+            code, _ = command.end()
+            if code == -signal.SIGKILL and not (run / "done.json").exists():
+                break
+        states = sorted(int(path.parent.name.partition("-")[2]) for path in run.glob("state/checkpoint-*/sealed.json"))
+        hits.append((last_snapshot(run), code, states))
+    logger.info("kills: (last snapshot, exit code, sealed states) %s", hits)
+    assert all(code == -signal.SIGKILL for _, code, _ in hits) and hits[0][0] < 10
+    code, errors = Command(arguments(corpus, run), tmp_path).end()
+    assert code == 0 and "going on from step" in errors
+    assert_same(run, undisturbed)
+
+
+@pytest.mark.kill
+def test_a_state_and_a_snapshot_that_were_being_written(corpus, undisturbed, unfinished):
+    newest = max((unfinished / "state").glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
+    (newest / "sealed.json").unlink()
+    (newest / "optimizer.pt").unlink()
+    (unfinished / "snapshots" / ".0000014.tmp").mkdir()
+    (unfinished / "snapshots" / ".0000014.tmp" / "config.json").write_text("{")
+    assert_same(here(corpus, unfinished), undisturbed)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("rate", [0.003, 1e30])
+def test_a_kill_between_the_last_step_and_the_record(corpus, tmp_path, monkeypatch, rate):
+    """The end of a run, `ok` or diverged, comes out the same when it is reached a second time."""
+    schedule = replace(SCHEDULE, learning_rate=rate, save_every=1)
+    whole, run = here(corpus, tmp_path / "whole" / "run", schedule=schedule), tmp_path / "run"
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(loop, "write_losses", kill)
+        here(corpus, run, schedule=schedule)
+    assert newest_states(run) and not (run / "done.json").exists()
+    assert_same(here(corpus, run, schedule=schedule), whole)
+    assert not (run / "state").exists()
+
+
+@pytest.mark.kill
+def test_sigterm_saves_and_ends(corpus, undisturbed, stopped, unfinished):
+    _, code, errors = stopped
+    reached = last_snapshot(unfinished)
+    states = sorted(int(path.name.partition("-")[2]) for path in (unfinished / "state").glob("checkpoint-*"))
+    logger.info("stopped after step %d, states %s", reached, states)
+    assert code == 1 and "error: training was told to stop\n" in errors and "Traceback" not in errors
+    assert f"step {reached} of {STEPS}, saved" in errors
+    assert reached < STEPS and states[-1] == reached and len(states) == 2
+    assert not (unfinished / "done.json").exists()
+    assert_same(here(corpus, unfinished), undisturbed)
+
+
+# states that cannot be used
+
+
+def newest_states(run: Path) -> list[Path]:
+    return sorted((run / "state").glob("checkpoint-*"), key=lambda path: -int(path.name.partition("-")[2]))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "rng_state.pth", "unlogged.json"])
+def test_a_flipped_byte_is_found_and_the_older_state_used(corpus, undisturbed, unfinished, caplog, file):
+    newest, older = newest_states(unfinished)
+    flip(newest / file)
+    with caplog.at_level(logging.INFO):
+        here(corpus, unfinished)
+    assert f"{newest} is damaged or unfinished and is not used" in caplog.text
+    assert f"going on from step {older.name.partition('-')[2]}" in caplog.text
+    assert_same(unfinished, undisturbed)
+
+
+@pytest.mark.faults
+def test_with_every_state_cut_short_the_run_starts_afresh(corpus, undisturbed, unfinished, caplog):
+    for state in newest_states(unfinished):
+        os.truncate(state / "optimizer.pt", 1000)
+    with caplog.at_level(logging.INFO):
+        here(corpus, unfinished)
+    assert caplog.text.count("is damaged or unfinished and is not used") == 2 and "going on" not in caplog.text
+    assert_same(unfinished, undisturbed)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"steps": 30}, "steps was 40, is 30"),
+        ({"d_model": 32}, "d_model was 16, is 32"),
+        ({"seed": 5}, "seed was 0, is 5"),
+        ({"corpus_digest": "another"}, "corpus_digest was "),
+        ({"code": "another"}, "code was "),
+    ],
+)
+def test_a_state_of_other_settings_is_not_used(unfinished, caplog, change, told):
+    definition = json.loads((unfinished / "state" / "run.json").read_text())
+    (unfinished / "losses.csv").touch()
+    assert state_to_go_on_from(unfinished, definition, SCHEDULE.snapshots) == newest_states(unfinished)[0]
+    assert state_to_go_on_from(unfinished, definition | change, SCHEDULE.snapshots) is None
+    assert told in caplog.text and "starts afresh" in caplog.text
+    assert [path.name for path in unfinished.iterdir()] == ["state"]
+    assert json.loads((unfinished / "state" / "run.json").read_text()) == definition | change
+
+
+@pytest.mark.faults
+def test_other_settings_end_as_if_nothing_had_been_there(corpus, unfinished, tmp_path, caplog):
+    wider, kept = replace(RECIPE, d_model=32, init="symmetric"), replace(SCHEDULE, snapshots=(0, 5, STEPS))
+    fresh = here(corpus, tmp_path / "fresh" / "run", wider, kept)
+    caplog.clear()
+    here(corpus, unfinished, wider, kept)
+    assert "d_model was 16, is 32" in caplog.text
+    assert_same(unfinished, fresh)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("damage", ["definition", "snapshot"])
+def test_a_folder_that_lost_something_starts_afresh(corpus, undisturbed, unfinished, caplog, damage):
+    if damage == "definition":
+        (unfinished / "state" / "run.json").write_text("{")
+    else:
+        shutil.rmtree(unfinished / "snapshots" / "0000004")
+    here(corpus, unfinished)
+    assert "starts afresh" in caplog.text
+    assert_same(unfinished, undisturbed)
+
+
+# divergence
+
+
+@pytest.mark.faults
+def test_a_run_that_diverges_is_kept_as_such(corpus, tmp_path):
+    run, wild = tmp_path / "results" / "runs" / "wild", replace(SCHEDULE, learning_rate=1e30, warmup=20, save_every=10)
+    code, errors = Command(arguments(corpus, run, schedule=wild), tmp_path).end()
+    assert code == 0 and "Traceback" not in errors
+    done = json.loads((run / "done.json").read_text())
+    assert (done["status"], done["heldout_loss"]) == ("diverged", None) and done["steps"] < STEPS
+    assert (run / "losses.csv").read_text().startswith("model,step,split,loss\n")
+    extracted = typed(["extract", "run:wild", "--output", "artifact"], tmp_path)
+    assert extracted.returncode == 0
+    manifest = read_manifest(tmp_path / "artifact")
+    assert manifest["status"] == "failed" and "diverged" in manifest["reason"]
+    assert f"by step {done['steps']}" in manifest["reason"]
+
+
+@pytest.mark.faults
+def test_a_diverged_run_keeps_the_curve_before_it(corpus, tmp_path):
+    run = here(corpus, tmp_path / "run", schedule=replace(SCHEDULE, log_every=1, learning_rate=1e30))
+    done = json.loads((run / "done.json").read_text())
+    steps = [int(line.split(",")[1]) for line in (run / "losses.csv").read_text().splitlines()[1:]]
+    assert done["status"] == "diverged" and steps == list(range(1, done["steps"])) != []
+
+
+@pytest.mark.faults
+def test_weights_that_are_not_finite_at_the_end_are_a_divergence(corpus, tmp_path):
+    """The last step ruins the model, and no training loss is taken after it."""
+    run = here(corpus, tmp_path / "run", schedule=replace(SCHEDULE, steps=3, snapshots=(0, 3), learning_rate=1e38, warmup=2))
+    done = json.loads((run / "done.json").read_text())
+    assert (done["status"], done["steps"], done["heldout_loss"]) == ("diverged", 3, None)
+
+
+# bad input
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("file_size", "what"), [(3_000, "0000000"), (30_000, "checkpoint-3"), (70_000, "checkpoint-3")])
+def test_a_full_disk(corpus, undisturbed, tmp_path, file_size, what):
+    run = tmp_path / "run"
+    code, errors = Command(arguments(corpus, run), tmp_path, file_size).end()
+    assert code == 1 and f"error: cannot write {what}: " in errors and "free disk space" in errors
+    assert "Traceback" not in errors
+    assert not (run / "done.json").exists()
+    assert all(
+        {path.name for path in each.iterdir()} == {"config.json", "model.safetensors"} for each in run.glob("snapshots/*")
+    )
+    assert_same(here(corpus, run), undisturbed)
+
+
+@pytest.mark.faults
+def test_a_folder_that_cannot_be_written(corpus, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TransientFault, match="cannot write"):
+        here(corpus, tmp_path / "file" / "run")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("snapshots", [(), (0,), (0, 5), (5, STEPS), (0, 5, 5, STEPS), (0, 9, 5, STEPS), (0, STEPS, STEPS + 1)])
+def test_snapshots_that_do_not_fit_the_run(snapshots):
+    with pytest.raises(UsageError, match="the snapshots do not fit the run"):
+        replace(SCHEDULE, snapshots=snapshots)
+
+
+@pytest.mark.faults
+def test_snapshots_that_are_no_steps():
+    assert read_steps("0,5,40") == (0, 5, 40)
+    with pytest.raises(UsageError, match=r"found: +0,five"):
+        read_steps("0,five")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("name", "value"), [("objective", "prefix"), ("init", "zero"), ("n_head", 3)])
+def test_a_model_that_does_not_exist(name, value):
+    with pytest.raises(UsageError, match=str(value)):
+        replace(RECIPE, **{name: value})
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("objective", "prefix", "'prefix' is not one of 'masked', 'autoregressive'"),
+        ("device", "cuda:99", "there is no such device"),
+        ("length", 100_000, "a corpus is shorter than one sequence"),
+    ],
+)
+def test_the_command_says_what_is_wrong(corpus, tmp_path, option, value, told):
+    argv = [*arguments(corpus, tmp_path / "run"), f"--{option}", str(value)]
+    code, errors = Command(argv, tmp_path).end()
+    assert code == 2 and told in " ".join(errors.replace("│", " ").split()) and "Traceback" not in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("damage", ["gone", "cut", "other"])
+def test_a_corpus_that_cannot_be_read(corpus, tmp_path, damage):
+    folder = tmp_path / "tiny"
+    if damage != "gone":
+        shutil.copytree(corpus, folder)
+    if damage == "cut":
+        os.truncate(folder / "train.npy", 1000)
+    if damage == "other":
+        np.save(folder / "train.npy", np.zeros(10, np.int32))
+    with pytest.raises(QkgeomError, match=r"a corpus cannot be read\n +where: +.*tiny"):
+        read_corpus(folder)
+
+
+# progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_on_a_terminal(corpus, tmp_path, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    here(corpus, tmp_path / "run")
+    shown = terminal.getvalue()
+    assert "40/40" in shown and "steps/s" in shown and "loss 5." in shown and "0:00:00 left" in shown
+
+
+def test_progress_in_a_log(corpus, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    here(corpus, tmp_path / "one" / "run")
+    assert caplog.text.count(" of 40: ") == 1  # a run shorter than the interval has its last line only
+    caplog.clear()
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    here(corpus, tmp_path / "two" / "run", schedule=replace(SCHEDULE, snapshots=(0, STEPS)))
+    lines = [record.getMessage() for record in caplog.records if " of 40: " in record.getMessage()]
+    assert len(lines) == STEPS + 1 and lines[0].startswith("step 1 of 40: loss -, ")
+    assert lines[-1].startswith("step 40 of 40: loss 5.") and lines[-1].endswith(" steps/s, 0:00:00 left")

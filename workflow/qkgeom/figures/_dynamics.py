@@ -1,0 +1,87 @@
+"""Scores over training, encoder and decoder in one panel per score: the drawing of Fig. 3a, b and its kin."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from qkgeom.figures._dynamics_axes import (
+    ALL,
+    PANELS,
+    label_score,
+    scale_steps,
+    setting_of,
+    shown_runs,
+    state_of,
+    with_medians,
+)
+from qkgeom.figures._style import COLOURS, MARKERS, WIDTH, say
+from qkgeom.rendering import ROLES, Inputs
+from qkgeom.trajectories import layer_scores, over_layers
+
+BAND = {"alpha": 0.18, "linewidth": 0}
+THIN = {"linewidth": 0.6, "alpha": 0.7}
+BOLD = {"linewidth": 1.4, "markersize": 2.4}
+FEW_STEPS = 25  # up to so many snapshots are marked
+
+
+def numbers_of(inputs: Inputs, corpus: str = "reference", size: str = "middle") -> pd.DataFrame:
+    """Median and quartiles over layers, one row per run and step, then those of all seeds together.
+
+    Args:
+        inputs: scores and runs.
+        corpus: key of `trajectories.CORPORA`.
+        size: key of `trajectories.DEPTHS`.
+    """
+    runs = shown_runs(inputs, corpus, size)
+    return with_medians(runs, over_layers(layer_scores(inputs, runs)), ["step"])
+
+
+def draw(numbers: pd.DataFrame) -> Figure:
+    """Draws the rows of `numbers_of`: lines and bands of all seeds together, and a thin line per seed."""
+    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+    there = numbers["step"].notna().any()
+    for axes, score in zip(figure.subplots(1, 2), PANELS, strict=True):
+        label_score(axes, score)
+        for role in ROLES:
+            _draw_role(axes, numbers[(numbers["role"] == role) & numbers["step"].notna()], score, role)
+        if there:
+            scale_steps(axes, numbers["step"])
+        else:
+            axes.set(xticks=[])
+            say(axes, "\n".join(_states(numbers)) if len(numbers) else state_of(numbers, ROLES[0]))
+    if there:
+        _draw_legend(figure, numbers)
+    return figure
+
+
+def _draw_role(axes: Axes, rows: pd.DataFrame, score: str, role: str) -> None:
+    middle, single = rows[rows["seed"] == ALL], rows[rows["seed"] != ALL]
+    if single["seed"].nunique() > 1:
+        for _, seed in single.groupby("seed"):
+            axes.plot(seed["step"], seed[f"{score}_median"], color=COLOURS[role], **THIN)
+    quartiles = middle[[f"{score}_q1", f"{score}_q3"]].astype(float)
+    axes.fill_between(middle["step"].astype(float), *quartiles.T.to_numpy(), color=COLOURS[role], **BAND)
+    marker = MARKERS[role] if len(middle) <= FEW_STEPS else None
+    axes.plot(middle["step"], middle[f"{score}_median"], color=COLOURS[role], marker=marker, **BOLD)
+
+
+def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
+    drawn = numbers[numbers["step"].notna()]
+    entries = {
+        role: Line2D([], [], color=COLOURS[role], marker=MARKERS[role], **BOLD) for role in ROLES if role in set(drawn["role"])
+    }
+    entries["quartiles over layers"] = Patch(color="0.4", **BAND)
+    if drawn["seed"].nunique() > 2:
+        entries["single seeds"] = Line2D([], [], color="0.4", **THIN)
+    title = "\n".join(filter(None, [setting_of(numbers), "; ".join(_states(numbers))]))
+    look = {"loc": "outside upper center", "ncols": len(entries), "frameon": False, "title_fontsize": 8, "columnspacing": 1.5}
+    legend = figure.legend(entries.values(), entries.keys(), title=title, handlelength=1.8, **look)
+    legend.get_title().set_multialignment("center")
+
+
+def _states(numbers: pd.DataFrame) -> list[str]:
+    return [f"{role}: {state}" for role in ROLES if (state := state_of(numbers, role))]

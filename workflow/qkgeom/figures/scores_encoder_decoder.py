@@ -1,0 +1,25 @@
+"""Scores of encoder-decoder models against their size."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qkgeom.figures._scores_against_size import draw, scores_of
+from qkgeom.rendering import Inputs
+
+__all__ = ["draw", "numbers"]
+
+PAPER = "supplement: encoder-decoder models"
+CAPTION = (
+    "Symmetry and directionality (excess) of the query-key matrices of encoder-decoder models against the number of "
+    "parameters of the whole model: its encoder and its decoder's self-attention, each the median over its layers, bars "
+    "from the first to the third quartile. Symmetry is 1 for a symmetric and -1 for a skew-symmetric matrix; negative "
+    "directionality means that columns dominate."
+)
+GROUP = "encoder_decoder"
+NEEDS = ("summary",)
+
+
+def numbers(inputs: Inputs) -> pd.DataFrame:
+    """One row per model: size, layers, median and quartiles over layers of both scores."""
+    return scores_of(inputs, GROUP)

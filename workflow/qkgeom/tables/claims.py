@@ -1,0 +1,43 @@
+"""The claims of the paper's abstract against the runs of this preset."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qkgeom.rendering import Inputs
+from qkgeom.tables._claims import CLAIMS, evidence
+from qkgeom.tables._evidence import summary
+
+PAPER = "claims of the abstract"
+CAPTION = (
+    "What the paper's abstract claims, in pairs of runs of this preset. Effects are positive in favour of the claim. "
+    "Encoders are more symmetric: symmetry of an encoder minus that of the decoder of the same corpus, depth and seed, "
+    "medians over layers at the last step. Decoders' columns dominate: directionality (excess) of that encoder minus that "
+    "of the decoder; for the claim, the decoder's must be negative too. Symmetry emerges, column dominance emerges: by "
+    "how much the symmetry of an encoder rises, and the directionality (excess) of a decoder falls, from step 0 to the "
+    "last, where it must be negative. Symmetric start is faster: speed-up as in symmetric_init, as a fraction (loss "
+    "smoothed over 5 logged points; 0 where it was not reached); for the claim, it must be positive and the final "
+    "training loss no higher; a symmetric start that alone diverged is against it. p: two-sided sign test, where at least "
+    "6 pairs speak for or against. Supported here: all pairs are for the claim or, where tested, most are and p is below "
+    "0.05; not supported here: fewer than half are for it; mixed: all else. Every pair is in the csv."
+)
+GROUP = "training"
+NEEDS = ("scores", "losses", "runs")
+
+
+def table(inputs: Inputs) -> pd.DataFrame:
+    """One row per claim and pair of runs: both values, the effect, and whether it speaks for the claim."""
+    return evidence(inputs)
+
+
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per claim: number of pairs, effects, test, verdict."""
+    rows = [_row(title, summary(table[table["claim"] == claim])) for claim, title in CLAIMS.items()]
+    return pd.DataFrame({column: [row[column] for row in rows] for column in rows[0]})
+
+
+def _row(title: str, found: dict) -> dict[tuple[str, str], object]:
+    test = f"{found['p']:.2g}" if found["p"] is not None else "too few pairs" if found["pairs"] else None
+    counts = {("Pairs", "All"): str(found["pairs"]), ("Pairs", "For"): str(found["in favour"])}
+    effects = {("Effect", name.capitalize()): found[name] for name in ("median", "min", "max")}
+    return {("", "Claim"): title, **counts, **effects, ("", "p"): test, ("", "Verdict"): found["verdict"]}

@@ -1,0 +1,58 @@
+"""Training from a symmetric initialisation against the default one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pandas as pd
+
+from qkgeom.rendering import Inputs
+from qkgeom.tables._initialisations import INITS, NO_PARTNER, compared
+
+PAPER = "Table 1"
+CAPTION = (
+    "Loss of encoders trained from the default and from a symmetric initialisation (query and key weights equal at step "
+    "0). Training loss: the last, as a trailing mean over 5 logged points; held-out loss: the last. Speed-up: 1 - (first "
+    "step at which the smoothed training loss from the symmetric initialisation is at or below the last one from the "
+    "default initialisation) / steps. Where there are several pairs of seeds, mean [least, greatest]. The embedded "
+    "corpora reference, docstrings and descriptions stand for the paper's Wikipedia, Red Pajama and Jigsaw, and 2, 4 and "
+    "6 layers for its 4, 12 and 24."
+)
+GROUP = "training"
+NEEDS = ("losses", "runs")
+LOSSES = {"train_loss": "Training loss", "heldout_loss": "Held-out loss"}
+
+
+def table(inputs: Inputs) -> pd.DataFrame:
+    """One row per corpus, depth and seed: both runs, their losses, step reached, speed-up."""
+    return compared(inputs)
+
+
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per corpus and depth at which there is a pair of runs."""
+    groups = table[table["result"] != NO_PARTNER].groupby(["corpus", "depth"], sort=False)
+    rows = [{("", "Corpus"): corpus, ("", "Layers"): str(depth), **_cells(pairs)} for (corpus, depth), pairs in groups]
+    rows = rows or [{("", "Corpus"): "no such run"}]
+    columns = [("", "Corpus"), ("", "Layers"), *_cells(table)]
+    return pd.DataFrame({column: [row.get(column) for row in rows] for column in columns})
+
+
+def _cells(pairs: pd.DataFrame) -> dict[tuple[str, str], str]:
+    losses = {
+        (title, init.capitalize()): _cell(pairs[f"{loss}_{init}"], pairs[f"status_{init}"].replace("ok", "no losses"), ".2f")
+        for loss, title in LOSSES.items()
+        for init in INITS
+    }
+    speed_up = _cell(100 * pairs["speed_up"], pairs["result"], ".0f")
+    return {("", "Seeds"): str(len(pairs)), **losses, ("", "Speed-up (%)"): speed_up}
+
+
+def _cell(values: pd.Series, reasons: pd.Series, digits: str) -> str:
+    """Mean and range of the values; for those that are missing, how many and why."""
+    known = values.dropna()
+    texts = []
+    if len(known):
+        spread = f" [{known.min():{digits}}, {known.max():{digits}}]" if len(known) > 1 else ""
+        texts.append(f"{known.mean():{digits}}{spread}")
+    missing = Counter(reasons[values.isna()])
+    return "; ".join([*texts, *(word if n == len(values) else f"{word} {n} of {len(values)}" for word, n in missing.items())])

@@ -1,0 +1,1 @@
+"""Small models trained in the pipeline: data, models, one loop on transformers.Trainer, snapshots."""

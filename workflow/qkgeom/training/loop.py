@@ -1,0 +1,209 @@
+"""The one training loop: transformers.Trainer, with snapshots, a loss curve, and a state to go on from.
+
+Everything of a run lies in one folder. `state/` holds the Trainer's checkpoints while it is trained: a run that was
+killed goes on from the last whole one and ends as if it had not been. `snapshots/` holds native checkpoints, and
+`losses.csv` the curve. `done.json` is written last, and then `state/` goes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+from qkgeom.errors import TransientFault, UsageError
+from qkgeom.files import write_json
+from qkgeom.training.losses import mean_loss, write_losses
+from qkgeom.training.progress import Progress
+from qkgeom.training.schedule import Schedule
+from qkgeom.training.snapshots import disk_faults, snapshot_folder, write_checkpoint
+from qkgeom.training.state import STATE, seal_state, state_to_go_on_from
+from qkgeom.training.stopping import StopRequest
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+STATES_KEPT = 2
+UNLOGGED = "unlogged.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `ok` or `diverged`, after how many steps, with which held-out loss."""
+
+    status: str
+    steps: int
+    heldout_loss: float | None
+
+
+class _Indices:
+    """The training set as the Trainer wants it: example i is its number; the batch is made from the numbers."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class _Trainer(Trainer):
+    """A Trainer whose checkpoints are sealed, and hold the losses since the last point of the curve."""
+
+    def _save_checkpoint(self, model: PreTrainedModel, trial: object) -> None:
+        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with disk_faults(checkpoint):
+            super()._save_checkpoint(model, trial)
+        write_json(checkpoint / UNLOGGED, {"sum": self._tr_loss.item(), "since": self._globalstep_last_logged})
+        seal_state(checkpoint)
+
+    def restore_unlogged(self, checkpoint: Path) -> None:
+        """Puts those losses back, which the Trainer itself forgets."""
+        unlogged = json.loads((checkpoint / UNLOGGED).read_text(encoding="utf-8"))
+        self._tr_loss.fill_(unlogged["sum"])
+        self._globalstep_last_logged = unlogged["since"]
+
+
+class _Watch(TrainerCallback):
+    """Keeps snapshots, and ends a run that diverges or is told to stop."""
+
+    def __init__(self, trainer: _Trainer, resume: Path | None, snapshot: Callable[[int], None], stop: StopRequest) -> None:
+        self.trainer, self.resume, self.snapshot, self.stop = trainer, resume, snapshot, stop
+        self.diverged = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.resume is None:
+            self.snapshot(0)
+        else:
+            self.trainer.restore_unlogged(self.resume)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        self.snapshot(state.global_step)
+        if self.stop.requested:
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> TrainerControl:
+        if not math.isfinite((logs or {}).get("loss", 0.0)):
+            self.diverged = control.should_training_stop = True
+            control.should_save = False  # a run that went on from here would end at a later step
+        return control
+
+
+def train(
+    model: PreTrainedModel,
+    batches: Callable[[Sequence[int]], dict[str, torch.Tensor]],
+    heldout: Sequence[dict[str, torch.Tensor]],
+    folder: Path,
+    schedule: Schedule,
+    seed: int,
+    keep: Callable[[str], bool],
+    definition: Mapping[str, object],
+) -> Outcome:
+    """Trains a model, or goes on where a killed run stopped.
+
+    Args:
+        model: freshly built; a state to go on from replaces its weights.
+        batches: the training batch of these example numbers.
+        heldout: batches on which the loss is measured at the end.
+        folder: of the run.
+        schedule: how long, how fast, what to keep.
+        seed: of everything random that is not in `batches`.
+        keep: which tensors, by name, a snapshot other than the last holds.
+        definition: all that the result depends on, as JSON, for the run's record; a state left under another one is
+            not used.
+
+    Raises:
+        TransientFault: it was told to stop (SIGTERM) and its state is saved, or the disk refuses a write.
+    """
+    disable_progress_bar()  # of saving; we have our own
+    set_verbosity_error()  # the Trainer warns of states saved in the same second
+    resume = state_to_go_on_from(folder, definition, schedule.snapshots)
+
+    def snapshot(step: int) -> None:
+        if step in schedule.snapshots:
+            last = step == schedule.steps
+            write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if last else keep)
+
+    with StopRequest() as stop, Progress(folder.name) as progress:
+        trainer = _trainer(model, batches, _arguments(folder / STATE, schedule, seed), schedule)
+        watch = _Watch(trainer, resume, snapshot, stop)
+        trainer.add_callback(progress)
+        trainer.add_callback(watch)
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    done = trainer.state.global_step
+    if stop.requested and done < schedule.steps and not watch.diverged:
+        raise TransientFault(
+            "training was told to stop", where=folder, found=f"step {done} of {schedule.steps}, saved", fix="run it again"
+        )
+    heldout_loss = None if watch.diverged else mean_loss(model, heldout)
+    outcome = Outcome("diverged" if heldout_loss is None else "ok", done, heldout_loss)
+    write_losses(folder, trainer.state.log_history, done, heldout_loss)
+    write_json(folder / "done.json", {**vars(outcome), "snapshots": schedule.snapshots, "definition": definition})
+    shutil.rmtree(folder / STATE, ignore_errors=True)  # as large as three models, and of no more use
+    return outcome
+
+
+def _trainer(
+    model: PreTrainedModel,
+    batches: Callable[[Sequence[int]], dict[str, torch.Tensor]],
+    arguments: TrainingArguments,
+    schedule: Schedule,
+) -> _Trainer:
+    if arguments.n_gpu > 1:  # the Trainer would multiply the batch
+        raise UsageError(
+            "training uses one GPU, and several are visible",
+            found=arguments.n_gpu,
+            fix="set CUDA_VISIBLE_DEVICES to one of them",
+        )
+    examples = _Indices(schedule.steps * schedule.batch * schedule.accumulation)
+    trainer = _Trainer(model, arguments, data_collator=batches, train_dataset=examples)
+    trainer.remove_callback(PrinterCallback)
+    # Models that take a loss's keywords are trusted to divide by the accumulation, and BertForMaskedLM does not.
+    trainer.model_accepts_loss_kwargs = False
+    return trainer
+
+
+def _arguments(state: Path, schedule: Schedule, seed: int) -> TrainingArguments:
+    import torch
+
+    cuda = schedule.device.startswith("cuda")
+    return TrainingArguments(
+        str(state),
+        max_steps=schedule.steps,
+        per_device_train_batch_size=schedule.batch,
+        gradient_accumulation_steps=schedule.accumulation,
+        learning_rate=schedule.learning_rate,
+        warmup_steps=schedule.warmup,
+        weight_decay=schedule.weight_decay,
+        logging_steps=schedule.log_every,
+        logging_nan_inf_filter=False,
+        save_steps=schedule.save_every,
+        save_total_limit=STATES_KEPT,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=not cuda,
+        bf16=cuda and torch.cuda.is_bf16_supported(),
+        seed=seed,
+    )

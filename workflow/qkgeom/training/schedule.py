@@ -1,0 +1,61 @@
+"""How long and how fast a run is trained, and what is kept of it; checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qkgeom.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a run is trained.
+
+    Attributes:
+        steps: optimiser steps.
+        batch: sequences per device and micro-step.
+        accumulation: micro-steps per step.
+        learning_rate: peak, decaying linearly to 0.
+        warmup: steps of linear warm-up.
+        weight_decay: of AdamW.
+        log_every: steps per point of the loss curve.
+        save_every: steps between states to go on from.
+        snapshots: steps after which a native checkpoint is kept: 0 for the start, rising to the last step.
+        device: `cpu`, or `cuda`.
+
+    Raises:
+        UsageError: the snapshots are not of this run.
+    """
+
+    steps: int
+    batch: int
+    accumulation: int
+    learning_rate: float
+    warmup: int
+    weight_decay: float
+    log_every: int
+    save_every: int
+    snapshots: tuple[int, ...]
+    device: str
+
+    def __post_init__(self) -> None:
+        kept = self.snapshots
+        if len(kept) < 2 or (kept[0], kept[-1]) != (0, self.steps) or list(kept) != sorted(set(kept)):
+            raise UsageError(
+                "the snapshots do not fit the run",
+                found=",".join(map(str, kept)) or "none",
+                expected=f"rising steps, 0 first and {self.steps} last",
+                fix="mend `snapshots` or `steps` in the preset",
+            )
+
+
+def read_steps(text: str) -> tuple[int, ...]:
+    """Steps separated by commas.
+
+    Raises:
+        UsageError: something in it is not an integer.
+    """
+    try:
+        return tuple(int(step) for step in text.split(","))
+    except ValueError as error:
+        raise UsageError("the snapshots are not steps", found=text, expected="integers separated by commas") from error

@@ -1,0 +1,88 @@
+"""Training examples cut from a token file, each a function of (seed, index) alone, so that a resumed run sees the same.
+
+Masked: 15 % of the tokens are predicted, of which 80 % are replaced by [MASK], 10 % by a random token, 10 % kept
+(BERT). Autoregressive: every next token is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qkgeom.errors import UsageError
+from qkgeom.training.tokens import SPECIAL, Corpus
+
+if TYPE_CHECKING:
+    import torch
+
+MASKED = 0.15
+IGNORED = -100  # torch's label that has no loss
+
+
+def shuffled(indices: Sequence[int], size: int, seed: int) -> list[int]:
+    """Which of `size` examples each index stands for: every epoch takes each of them once, in an order of its own."""
+    return [int(_order(seed, index // size, size)[index % size]) for index in indices]
+
+
+@lru_cache(maxsize=2)  # a batch lies in one epoch, or on the border of two
+def _order(seed: int, epoch: int, size: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(size)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The batches of one run.
+
+    Attributes:
+        corpus: the tokens.
+        length: of a sequence.
+        masked: whether the objective is masked, else autoregressive.
+        seed: of the order and of the masks.
+    """
+
+    corpus: Corpus
+    length: int
+    masked: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.corpus.train) < self.length or len(self.corpus.heldout) < self.length:
+            raise UsageError(
+                "a corpus is shorter than one sequence",
+                where=self.corpus.name,
+                found=f"{len(self.corpus.train)} training and {len(self.corpus.heldout)} held-out tokens",
+                expected=f"at least {self.length} of each",
+                fix="lower `length`, or raise `longest` of the corpora, in the preset",
+            )
+
+    def train_batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The training examples of these indices, `input_ids` and `labels`, [batch, length] each."""
+        blocks = len(self.corpus.train) // self.length
+        starts = [place * self.length for place in shuffled(indices, blocks, self.seed)]
+        return self._batch(self.corpus.train, starts, (self.seed, indices[0]))
+
+    def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
+        """At most `most` batches of held-out sequences, the same for every run of a corpus."""
+        starts = np.arange(len(self.corpus.heldout) // self.length) * self.length
+        return [self._batch(self.corpus.heldout, starts[i : i + batch], (0, i)) for i in range(0, len(starts), batch)][:most]
+
+    def _batch(self, ids: np.ndarray, starts: Sequence[int], seed: tuple[int, int]) -> dict[str, torch.Tensor]:
+        import torch
+
+        tokens = np.stack([ids[start : start + self.length] for start in starts]).astype(np.int64)
+        labels = tokens.copy()
+        if self.masked:
+            rng = np.random.default_rng(seed)
+            chance, kind = rng.random(tokens.shape), rng.random(tokens.shape)
+            ordinary = tokens >= len(SPECIAL)
+            # at least one, since the loss of none is NaN
+            predicted = ordinary & (chance <= max(MASKED, chance.min(where=ordinary, initial=1.0)))
+            labels[~predicted] = IGNORED
+            tokens[predicted & (kind < 0.8)] = SPECIAL.index("[MASK]")
+            random_tokens = rng.integers(len(SPECIAL), self.corpus.vocab_size, tokens.shape)
+            tokens = np.where(predicted & (kind >= 0.9), random_tokens, tokens)
+        return {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
