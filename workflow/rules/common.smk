@@ -1,5 +1,6 @@
 """Configuration, the choice of models, and every helper function of the rules. No rule is defined here."""
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -36,9 +37,9 @@ workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
 
 
 wildcard_constraints:
-    model="[a-z0-9][a-z0-9._-]*",
-    figure="[a-z0-9][a-z0-9._-]*",
-    table="[a-z0-9][a-z0-9._-]*",
+    model="|".join(map(re.escape, ALL_MODELS)),
+    figure="|".join(map(re.escape, FIGURES)),
+    table="|".join(map(re.escape, TABLES)),
 
 
 def extract_arguments(wildcards):
