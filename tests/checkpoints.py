@@ -5,6 +5,8 @@ import json
 import numpy as np
 from safetensors.numpy import save_file
 
+from qkgeom.extraction import FINAL, finish, store_snapshot
+
 
 def bert_tensors(seed=0, d=24, n_layer=3, prefix="bert."):
     rng = np.random.default_rng(seed)
@@ -52,3 +54,8 @@ def write_bert(folder, seed=0, **sizes):
 
 def write_llama(folder, seed=1):
     return write_checkpoint(folder, llama_tensors(seed), llama_config())
+
+
+def extract(checkpoint, layout, folder, model):
+    """Stores an opened checkpoint as an artifact with one snapshot, `final`, as the pipeline does; gives the manifest."""
+    return finish(folder, model, checkpoint.uri, layout, {FINAL: store_snapshot(checkpoint, layout, folder, model, FINAL)})

@@ -19,8 +19,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from checkpoints import extract
 from qkgeom.artifacts import read_layer
-from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.layouts.base import AttentionShape, Case, FusedConv1D, FusedPerHead, FusedRows, Layout
 from qkgeom.sources import open_checkpoint

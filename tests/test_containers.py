@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from checkpoints import extract
 from qkgeom.containers import open_container
-from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.sources import open_checkpoint
 from weight_files import (

@@ -11,10 +11,10 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING
 
+from checkpoints import extract
 from contract import build, cross_attention, extracted, mismatch, save, stored_tensors, weight_file, wrong_readings
 from qkgeom.checkpoint import Heads
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.extraction import extract
 from qkgeom.layouts import all_layouts, layout_for, layout_named
 from qkgeom.layouts.base import Case, FusedConv1D, FusedPerHead, FusedRows, SeparateLinear
 from qkgeom.layouts.timm_vit import timm_heads

@@ -13,9 +13,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from checkpoints import extract
 from qkgeom.artifacts import read_layer
 from qkgeom.errors import ModelFault
-from qkgeom.extraction import extract
 from qkgeom.layouts import layout_for
 from qkgeom.sources import open_checkpoint
 

@@ -37,22 +37,6 @@ def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple
     return W_q, W_k, records
 
 
-def extract(
-    checkpoint: Checkpoint,
-    layout: Layout,
-    folder: Path,
-    model: str,
-    progress: Callable[[Sequence[Layer]], Iterator[Layer]] = iter,
-) -> dict[str, object]:
-    """Writes the artifact of a checkpoint with one snapshot, `final`; see `store_snapshot`.
-
-    Returns:
-        The manifest.
-    """
-    snapshot = store_snapshot(checkpoint, layout, folder, model, FINAL, progress)
-    return finish(folder, model, checkpoint.uri, layout, {FINAL: snapshot})
-
-
 def store_snapshot(
     checkpoint: Checkpoint,
     layout: Layout,

@@ -10,6 +10,7 @@ their key head, so they are summed first. Everything is done in float64 on facto
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -97,8 +98,6 @@ def score_factors(A: torch.Tensor, B: torch.Tensor) -> Score:
 
 def _normalised(A: torch.Tensor) -> tuple[torch.Tensor, int]:
     """A / 2^e with its largest entry in [0.5, 1), and e; exact, so that no square over- or underflows."""
-    import math
-
     largest = float(A.abs().amax()) if A.numel() else 0.0
     exponent = math.frexp(largest)[1] if largest else 0
     return A * 2.0**-exponent, exponent
