@@ -174,11 +174,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
-        self.end_headers()
         sent = b"" if self.command == "HEAD" else body[: fault.keep]
-        # logged before the last byte is out, so that who has read the answer finds it in the log
+        # Logged before the first byte is out (an answer without a body ends with its headers): who has read the answer
+        # finds it in the log.
         headers = {name.title(): value for name, value in self.headers.items()}
         self.hub.log.append(Request(self.side, self.command, self.path, headers, status, len(sent)))
+        self.end_headers()
         self.wfile.write(sent)
         if fault.keep is not None and self.command != "HEAD":
             self.close_connection = True
