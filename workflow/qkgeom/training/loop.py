@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors.torch import save_model
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from qkgeom.errors import TransientFault, UsageError
@@ -66,6 +68,11 @@ class _Trainer(Trainer):
             super()._save_checkpoint(model, trial)
         write_json(checkpoint / UNLOGGED, {"sum": self._tr_loss.item(), "since": self._globalstep_last_logged})
         seal_state(checkpoint)
+
+    def _save(self, output_dir: str, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Saves the weights under the names by which they are loaded; `save_pretrained` gives some models (BEiT) others."""
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        save_model(self.model, str(Path(output_dir) / SAFE_WEIGHTS_NAME))
 
     def restore_unlogged(self, checkpoint: Path) -> None:
         """Puts those losses back, which the Trainer itself forgets."""

@@ -1,0 +1,150 @@
+"""What a family says, and how its held-out metric and the trivial baseline are computed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from qkgeom.training.sequences import IGNORED, Sequences
+from qkgeom.training.tokens import Corpus
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a model is.
+
+    Attributes:
+        n_layer: depth, of each tower where there are two.
+        d_model: width; feed-forward layers are four times as wide.
+        n_head: query heads; families with grouped queries have half as many key heads.
+        length: tokens of a sequence, patches of an image, or digits of a recording.
+        vocab_size: of the corpus, 0 for a family that reads none.
+    """
+
+    n_layer: int
+    d_model: int
+    n_head: int
+    length: int
+    vocab_size: int = 0
+
+    @property
+    def init_std(self) -> float:
+        """Of the initial weights: the usual 0.02 at BERT-base's width of 768, and in proportion to 1/sqrt(width)."""
+        return 0.02 * (768 / self.d_model) ** 0.5
+
+
+class Data(Protocol):
+    """Examples, each a function of (seed, index) alone, so that a resumed run sees the same."""
+
+    @property
+    def digest(self) -> str:
+        """Of what they are made from."""
+
+    def train_batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The training batch of these indices."""
+
+    def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
+        """At most `most` held-out batches, the same for every run."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How well a model does on held-out data.
+
+    Attributes:
+        metric: `loss`, in nats per target, or `accuracy`.
+        value: of the model.
+        baseline: of the best constant prediction, chosen with the held-out targets in hand: their unigram entropy, or
+            the share of the most frequent one.
+    """
+
+    metric: str
+    value: float
+    baseline: float
+
+    @property
+    def gain(self) -> float:
+        """By how much the model beats the baseline, in the metric's unit; negative if it does not."""
+        return self.value - self.baseline if self.metric == "accuracy" else self.baseline - self.value
+
+
+class Family(ABC):
+    """A kind of model.
+
+    Attributes:
+        name: of the family, and of its file.
+        layouts: those that read its checkpoints, one per part.
+        projections: how the names of the modules end that give queries and keys.
+        metric: `loss` or `accuracy`.
+        reads_corpus: whether it is trained on a corpus's tokens.
+    """
+
+    name: str
+    layouts: tuple[str, ...]
+    projections: tuple[str, ...]
+    metric: str = "loss"
+    reads_corpus: bool = False
+
+    @abstractmethod
+    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
+        """The training and held-out examples."""
+
+    @abstractmethod
+    def build(self, seed: int, sizes: Sizes) -> torch.nn.Module:
+        """A model with random weights, whose forward gives `loss` and `logits`, and whose `save_pretrained` is native."""
+
+    def is_query_or_key(self, name: str) -> bool:
+        """Whether a tensor is a query or key weight of a self-attention, or its bias: all that a snapshot needs."""
+        return name.rpartition(".")[0].endswith(self.projections)
+
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What the batch's predictions are compared with, IGNORED where there is no loss."""
+        return batch["labels"]
+
+    def measure(self, model: torch.nn.Module, heldout: Sequence[dict[str, torch.Tensor]]) -> Measurement:
+        """The held-out metric and the trivial baseline, each target counted once."""
+        import torch
+
+        model.eval()
+        total, targets = 0.0, []
+        with torch.no_grad():
+            for batch in heldout:
+                outputs = model(**{key: value.to(model.device) for key, value in batch.items()})
+                counted = (wanted := self.targets(batch)) != IGNORED
+                targets.append(wanted[counted])
+                if self.metric == "accuracy":
+                    total += float((outputs.logits.argmax(-1).cpu() == wanted)[counted].sum())
+                else:
+                    total += float(outputs.loss) * int(counted.sum())
+        shares = torch.unique(torch.cat(targets), return_counts=True)[1] / sum(map(len, targets))
+        baseline = shares.max() if self.metric == "accuracy" else -(shares * shares.log()).sum()
+        return Measurement(self.metric, total / sum(map(len, targets)), float(baseline))
+
+
+class MaskedLanguage(Family):
+    """Masked tokens of a corpus are predicted."""
+
+    reads_corpus = True
+
+    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
+        """Packed sequences, 15 % of the tokens to be predicted."""
+        return Sequences(corpus, sizes.length, True, seed)
+
+
+class CausalLanguage(Family):
+    """Every next token of a corpus is predicted."""
+
+    reads_corpus = True
+
+    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
+        """Packed sequences, every token after the first to be predicted."""
+        return Sequences(corpus, sizes.length, False, seed)
+
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """All but the first token, since the model shifts the labels."""
+        return batch["labels"][:, 1:]

@@ -1,0 +1,43 @@
+"""LLaMA 3: RMS norms, gated feed-forward layers, grouped queries, and RoPE with its base of 500,000."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qkgeom.training.families.base import CausalLanguage, Sizes
+from qkgeom.training.tokens import SPECIAL
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+THETA = 500_000.0
+
+
+class Llama(CausalLanguage):
+    """transformers' LlamaForCausalLM."""
+
+    name = "llama"
+    layouts = ("llama",)
+    projections = (".self_attn.q_proj", ".self_attn.k_proj")
+
+    def build(self, seed: int, sizes: Sizes) -> LlamaForCausalLM:
+        """Two query heads read each key head."""
+        from transformers import LlamaConfig, LlamaForCausalLM, set_seed
+
+        set_seed(seed)
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=sizes.vocab_size,
+                hidden_size=sizes.d_model,
+                num_hidden_layers=sizes.n_layer,
+                num_attention_heads=sizes.n_head,
+                num_key_value_heads=max(1, sizes.n_head // 2),
+                intermediate_size=8 * sizes.d_model // 3,  # three matrices instead of two
+                max_position_embeddings=sizes.length,
+                rope_parameters={"rope_type": "default", "rope_theta": THETA},
+                bos_token_id=SPECIAL.index("[SEP]"),
+                eos_token_id=SPECIAL.index("[SEP]"),
+                use_cache=False,
+                initializer_range=sizes.init_std,
+            )
+        )
