@@ -16,7 +16,7 @@ from qkgeom.layouts import layout_for, layout_named
 from qkgeom.scoring import score_artifact
 from qkgeom.training import families, loop
 from qkgeom.training.digits import SIDE, Digits, MaskedDigits, patch_size
-from qkgeom.training.families.base import Sizes
+from qkgeom.training.families.base import Recipe
 from qkgeom.training.losses import mean_loss
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.sequences import IGNORED
@@ -47,14 +47,15 @@ def _text(count: int, seed: int) -> np.ndarray:
 CORPUS = Corpus("made up", _text(4000, 0), _text(800, 1), 40, "digest")
 
 
-def sizes(name: str) -> Sizes:
-    return Sizes(n_layer=2, d_model=16, n_head=4, length=4 if name == "whisper" else 16, vocab_size=40)
+def recipe(name: str, seed: int = 0) -> Recipe:
+    objective, length = families.load(name).objectives[0], 4 if name == "whisper" else 16
+    return Recipe(objective, "default", n_layer=2, d_model=16, n_head=4, length=length, seed=seed)
 
 
 def schedule(name: str) -> Schedule:
     steps = 150 if name == "vit" else 30  # timm's initial weights are so small that it starts slowly
     speed = {"learning_rate": 0.005, "warmup": 0, "weight_decay": 0.0}
-    kept = {"log_every": 10, "save_every": steps - 10, "snapshots": (0, steps)}
+    kept = {"log_every": 10, "save_every": steps - 10, "heldout_batches": 4, "snapshots": (0, steps)}
     return Schedule(steps=steps, batch=16, accumulation=1, device="cpu", **speed, **kept)
 
 
@@ -84,26 +85,32 @@ def test_family_learns_and_goes_on_as_if_never_killed(name, tmp_path):
     assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
 
 
+class _Faulty:
+    """Data whose training batches raise what `faults` says."""
+
+    def __init__(self, data, faults: Iterator) -> None:
+        self.data, self.faults = data, faults
+        self.heldout_batches = data.heldout_batches
+
+    def train_batch(self, indices):
+        if fault := next(self.faults, None):
+            raise fault
+        return self.data.train_batch(indices)
+
+
 def _train(family, folder, faults: Iterator):
     plan = schedule(family.name)
-    data = family.data(0, sizes(family.name), CORPUS)
-    model = family.build(0, sizes(family.name))
-    heldout = data.heldout_batches(plan.batch, 4)
-    before = mean_loss(model, heldout)
-
-    def batches(indices):
-        if fault := next(faults, None):
-            raise fault
-        return data.train_batch(indices)
-
-    outcome = loop.train(model, batches, heldout, folder, plan, 0, family.is_query_or_key, {})
+    data = family.data(recipe(family.name), CORPUS)
+    model = family.build(recipe(family.name), 40)
+    before = mean_loss(model, data.heldout_batches(plan.batch, 4))
+    outcome = loop.train(model, _Faulty(data, faults), folder, plan, 0, family.is_query_or_key, {})
     return model, outcome, before
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_query_and_key_weights_are_extracted_from_the_native_checkpoint_and_scored(name, tmp_path):
     family = families.load(name)
-    model = family.build(3, sizes(name))
+    model = family.build(recipe(name, 3), 40)
     write_checkpoint(tmp_path / "whole", model, lambda _: True)
     write_checkpoint(tmp_path / "partial", model, family.is_query_or_key)
     for part in (layout_named(layout).part for layout in family.layouts):
@@ -129,7 +136,7 @@ def _bytes(folder):
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_queries_are_grouped(name, tmp_path):
     family = families.load(name)
-    model = family.build(0, sizes(name))
+    model = family.build(recipe(name), 40)
     model.save_pretrained(tmp_path)
     config = read_config(tmp_path / "config.json")
     shape = layout_for(config).shape(config, 0)
@@ -141,9 +148,9 @@ def test_queries_are_grouped(name, tmp_path):
 @pytest.mark.parametrize("name", READERS)
 def test_transformers_reads_the_last_checkpoint(name, tmp_path):
     family = families.load(name)
-    model = family.build(0, sizes(name)).eval()
+    model = family.build(recipe(name), 40).eval()
     write_checkpoint(tmp_path / "last", model, lambda _: True)
-    batch = family.data(0, sizes(name), CORPUS).train_batch(range(4))
+    batch = family.data(recipe(name), CORPUS).train_batch(range(4))
     again = READERS[name].from_pretrained(tmp_path / "last").eval()
     assert type(again) is type(model)
     with torch.no_grad():
@@ -155,7 +162,7 @@ def test_timm_reads_the_last_checkpoint(tmp_path):
     from safetensors.torch import load_file
 
     family = families.load("vit")
-    model = family.build(0, sizes("vit")).eval()
+    model = family.build(recipe("vit"), 40).eval()
     write_checkpoint(tmp_path / "last", model, lambda _: True)
     config = read_config(tmp_path / "last" / "config.json")
     again = timm.create_model(config["architecture"], **config["model_args"]).eval()
@@ -169,7 +176,7 @@ def test_whisper_reads_the_last_checkpoint(tmp_path):
     import whisper
 
     family = families.load("whisper")
-    model = family.build(0, sizes("whisper")).eval()
+    model = family.build(recipe("whisper"), 40).eval()
     write_checkpoint(tmp_path / "last", model, lambda _: True)
     batch = Tones(4, 0).train_batch(range(4))
     again = whisper.load_model(str(tmp_path / "last" / "model.pt"), device="cpu")
@@ -179,7 +186,7 @@ def test_whisper_reads_the_last_checkpoint(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_depend_on_seed_and_index_alone(name):
     family = families.load(name)
-    first, again, other = (family.data(seed, sizes(name), CORPUS) for seed in (0, 0, 1))
+    first, again, other = (family.data(recipe(name, seed), CORPUS) for seed in (0, 0, 1))
     first.train_batch(range(8))  # whatever came before
     assert _equal(first.train_batch(range(8, 16)), again.train_batch(range(8, 16)))
     assert not _equal(first.train_batch(range(8, 16)), other.train_batch(range(8, 16)))
@@ -210,25 +217,26 @@ class _Constant(torch.nn.Module):
 @pytest.mark.parametrize("name", ["bert", "t5", "vit", "whisper"])
 def test_the_best_constant_prediction_gains_nothing_and_any_other_less(name):
     family = families.load(name)
-    heldout = family.data(0, sizes(name), CORPUS).heldout_batches(8, 4)
+    data = family.data(recipe(name), CORPUS)
+    heldout = data.heldout_batches(8, 4)
     targets = torch.cat([batch["labels"].flatten() for batch in heldout])
     counts = torch.bincount(targets[targets != IGNORED], minlength=40).double()
-    best = family.measure(_Constant(counts / counts.sum()), heldout)
+    best = family.measure(_Constant(counts / counts.sum()), data, heldout)
     assert best.gain == pytest.approx(0, abs=1e-6)
     rare = int(torch.where(counts > 0, counts, torch.inf).argmin())
     worse = counts.clone()
     worse[rare] = 2 * counts.max()
-    assert family.measure(_Constant(worse / worse.sum()), heldout).gain < -0.01
+    assert family.measure(_Constant(worse / worse.sum()), data, heldout).gain < -0.01
 
 
 def test_a_causal_model_is_measured_on_the_tokens_that_it_predicts(tmp_path):
     family = families.load("gpt2")
-    data = family.data(0, sizes("gpt2"), CORPUS)
-    model, (batch, *_) = family.build(0, sizes("gpt2")), data.heldout_batches(8, 1)
+    data = family.data(recipe("gpt2"), CORPUS)
+    model, (batch, *_) = family.build(recipe("gpt2"), 40), data.heldout_batches(8, 1)
     predicted = batch["input_ids"][:, 1:].flatten()
     with torch.no_grad():
         logits = model.eval()(input_ids=batch["input_ids"]).logits[:, :-1]
-    measured = family.measure(model, [batch])
+    measured = family.measure(model, data, [batch])
     assert measured.value == pytest.approx(float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), predicted)), rel=1e-5)
     shares = np.bincount(predicted) / len(predicted)
     assert measured.baseline == pytest.approx(-sum(p * np.log(p) for p in shares if p), rel=1e-5)

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.numpy import load_file
 from transformers import BertForMaskedLM
 
@@ -31,19 +32,24 @@ from qkgeom import cli, scoring
 from qkgeom.acquisition import acquire
 from qkgeom.artifacts import read_manifest
 from qkgeom.digests import PACKAGE, _reach, code_digest
-from qkgeom.errors import QkgeomError, TransientFault, UsageError
-from qkgeom.training import custom, loop, progress
+from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.files import write_json
+from qkgeom.training import families, loop, progress
+from qkgeom.training.families.base import Recipe
 from qkgeom.training.losses import mean_loss
-from qkgeom.training.schedule import Schedule, read_steps
+from qkgeom.training.one_run import train_run
+from qkgeom.training.plans import Plan
+from qkgeom.training.schedule import Schedule, listed_steps
 from qkgeom.training.sequences import IGNORED, Sequences
 from qkgeom.training.state import state_to_go_on_from
 from qkgeom.training.tokens import read_corpus, train_tokenizer, write_corpus
-from qkgeom.verbs.train import HELDOUT_BATCHES, train
 
 logger = logging.getLogger(__name__)
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 STEPS = 40
-RECIPE = custom.Recipe("masked", "default", n_layer=2, d_model=16, n_head=2, length=8, seed=0)
+RUN = "tiny.a.s0"  # preset, row and seed
+CUSTOM = families.load("custom")
+RECIPE = Recipe("masked", "default", n_layer=2, d_model=16, n_head=2, length=8, seed=0)
 SCHEDULE = Schedule(
     steps=STEPS,
     batch=2,
@@ -53,6 +59,7 @@ SCHEDULE = Schedule(
     weight_decay=0.01,
     log_every=10,
     save_every=3,  # between the points of the curve, too
+    heldout_batches=4,
     snapshots=tuple(range(STEPS + 1)),
     device="cpu",
 )
@@ -86,15 +93,25 @@ def corpus(tmp_path_factory):
 
 
 def arguments(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> list[str]:
-    """The command line that trains `run`."""
-    options = {**asdict(recipe), **asdict(schedule), "snapshots": ",".join(map(str, schedule.snapshots)), "threads": 1}
-    words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    return ["train", str(corpus), *words, "--output", str(run)]
+    """The command line that trains `run`; its row and preset are written beside it."""
+    (preset, row, seed), recipe = run.name.split("."), asdict(recipe)
+    cells = {"run": row, "label": row, "group": "training", "family": "custom", "role": "encoder", "corpus": corpus.name}
+    cells |= {"seeds": seed[1:], "presets": preset, **{key: str(recipe.pop(key)) for key in ("objective", "init", "n_layer")}}
+    settings = {**recipe, **asdict(schedule), "snapshots": list(schedule.snapshots)}
+    settings = {key: value for key, value in settings.items() if key not in ("seed", "device")}
+    training = {"runs_per_job": 1, "require_margins": True, "corpora": {"vocab_size": 300, "longest": 10**6}}
+    training |= {"defaults": {}, "families": {"custom": settings}}
+    folder = run.parent.parent / "tables" / run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs.tsv").write_text("\n".join("\t".join(line) for line in (cells, cells.values())) + "\n")
+    (folder / f"{preset}.yaml").write_text(yaml.safe_dump({"description": "test", "training": training}))
+    tables = ["--table", str(folder / "runs.tsv"), "--presets", str(folder), "--corpora", str(corpus.parent)]
+    return ["train", run.name, *tables, "--device", schedule.device, "--threads", "1", "--output", str(run.parent)]
 
 
 def here(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> Path:
     """Trains in this process."""
-    train(read_corpus(corpus), recipe, schedule, run)
+    write_json(run / "done.json", train_run(Plan(CUSTOM, recipe, schedule, corpus.name, None), corpus.parent, run))
     return run
 
 
@@ -140,6 +157,10 @@ class Command:
         return self.process.exitcode, self.errors.read_text()
 
 
+def last_checkpoint(run: Path) -> Path:
+    return max(run.glob("snapshots/[0-9]*")) / "model.safetensors"
+
+
 def last_snapshot(run: Path) -> int:
     return max((int(path.name) for path in run.glob("snapshots/[0-9]*")), default=-1)
 
@@ -166,7 +187,7 @@ def assert_same(run: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(corpus, tmp_path_factory):
     """A run made by the command, as it is typed."""
-    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    run = tmp_path_factory.mktemp("undisturbed") / RUN
     done = typed(arguments(corpus, run), run.parent)
     assert done.returncode == 0, done.stderr
     return run
@@ -176,27 +197,27 @@ def undisturbed(corpus, tmp_path_factory):
 def stopped(corpus, tmp_path_factory):
     """A run that SIGTERM stopped, and what it said."""
     folder = tmp_path_factory.mktemp("stopped")
-    command = Command(arguments(corpus, folder / "run"), folder)
-    interrupt(command, lambda: last_snapshot(folder / "run") >= 13, signal.SIGTERM)
-    return folder / "run", *command.end()
+    command = Command(arguments(corpus, folder / RUN), folder)
+    interrupt(command, lambda: last_snapshot(folder / RUN) >= 13, signal.SIGTERM)
+    return folder / RUN, *command.end()
 
 
 @pytest.fixture
 def unfinished(stopped, tmp_path):
     """A copy of a stopped run."""
-    return Path(shutil.copytree(stopped[0], tmp_path / "run"))
+    return Path(shutil.copytree(stopped[0], tmp_path / RUN))
 
 
 # the same bytes
 
 
 def test_two_processes_give_the_same_bytes(corpus, undisturbed, tmp_path):
-    assert_same(here(corpus, tmp_path / "run"), undisturbed)
+    assert_same(here(corpus, tmp_path / RUN), undisturbed)
 
 
 def test_another_seed_is_another_run(corpus, undisturbed, tmp_path):
     short = replace(SCHEDULE, snapshots=(0, STEPS))
-    other = here(corpus, tmp_path / "run", replace(RECIPE, seed=1), short)
+    other = here(corpus, tmp_path / RUN, replace(RECIPE, seed=1), short)
     for name in ("losses.csv", "snapshots/0000000/model.safetensors"):
         assert (other / name).read_bytes() != (undisturbed / name).read_bytes()
 
@@ -208,7 +229,7 @@ def test_snapshots_hold_q_and_k_and_the_last_everything(corpus, undisturbed):
         assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
         assert set(load_file(folder / "model.safetensors")) == Q_AND_K
     model = BertForMaskedLM.from_pretrained(folders[-1])
-    heldout = Sequences(read_corpus(corpus), RECIPE.length, True, 0).heldout_batches(SCHEDULE.batch, HELDOUT_BATCHES)
+    heldout = Sequences(read_corpus(corpus), RECIPE.length, True, 0).heldout_batches(SCHEDULE.batch, SCHEDULE.heldout_batches)
     done = json.loads((undisturbed / "done.json").read_text())
     assert mean_loss(model, heldout) == done["heldout_loss"]
 
@@ -216,16 +237,25 @@ def test_snapshots_hold_q_and_k_and_the_last_everything(corpus, undisturbed):
 def test_the_record_of_a_run(corpus, undisturbed):
     done = json.loads((undisturbed / "done.json").read_text())
     assert (done["status"], done["steps"], done["snapshots"]) == ("ok", STEPS, list(SCHEDULE.snapshots))
-    assert done["definition"]["corpus_digest"] == json.loads((corpus / "corpus.json").read_text())["digest"]
+    assert done["definition"]["data_digest"] == json.loads((corpus / "corpus.json").read_text())["digest"]
     assert done["definition"] | asdict(RECIPE) == done["definition"]
     rows = [line.split(",") for line in (undisturbed / "losses.csv").read_text().splitlines()]
     assert [row[:3] for row in rows] == [
         ["model", "step", "split"],
-        *(["run", str(step), "train"] for step in (10, 20, 30, 40)),
-        ["run", "40", "heldout"],
+        *(
+            [RUN, str(step), split]
+            for step in range(STEPS + 1)
+            for split in (["heldout", "train"] if step in (10, 20, 30, 40) else ["heldout"])
+        ),
     ]
-    assert float(rows[4][3]) < float(rows[1][3])
-    assert float(rows[5][3]) == pytest.approx(done["heldout_loss"], rel=1e-8)
+    losses = {split: [float(row[3]) for row in rows if row[2] == split] for split in ("train", "heldout")}
+    assert losses["train"][-1] < losses["train"][0]
+    assert losses["heldout"][-1] == pytest.approx(done["heldout_loss"], rel=1e-8)
+    assert losses["heldout"][-1] < losses["heldout"][0]
+    assert done["n_params"] == sum(value.size for value in load_file(last_checkpoint(undisturbed)).values())
+    measured = done["measured"]
+    assert measured["value"] == pytest.approx(done["heldout_loss"], rel=0.05)  # here each batch counts the same
+    assert measured["gain"] == measured["baseline"] - measured["value"]
 
 
 def test_a_run_is_extracted_snapshot_by_snapshot(corpus, tmp_path, monkeypatch):
@@ -250,7 +280,7 @@ def test_a_run_is_extracted_snapshot_by_snapshot(corpus, tmp_path, monkeypatch):
 
 def test_an_autoregressive_run_attends_backwards_only(corpus, tmp_path):
     """Of two sequences that differ in the last token only, the earlier predictions are the same."""
-    model = custom.build(replace(RECIPE, objective="autoregressive"), 300).eval()
+    model = CUSTOM.build(replace(RECIPE, objective="autoregressive"), 300).eval()
     tokens = torch.arange(10, 18)[None]
     other = tokens.clone()
     other[0, -1] = 99
@@ -267,7 +297,7 @@ def test_micro_steps_make_one_step(corpus, tmp_path):
         for batch, accumulation in ((16, 1), (4, 4)):
             schedule = replace(SCHEDULE, steps=4, batch=batch, accumulation=accumulation, log_every=1, snapshots=(0, 4))
             run = here(corpus, tmp_path / f"{recipe.objective}{batch}", recipe, schedule)
-            losses.append(float((run / "losses.csv").read_text().splitlines()[1].split(",")[3]))
+            losses.append(float((run / "losses.csv").read_text().splitlines()[2].split(",")[3]))
     assert losses[1] == pytest.approx(losses[0], rel=0.05) and losses[3] == pytest.approx(losses[2], rel=0.02)
 
 
@@ -281,12 +311,12 @@ def test_a_batch_always_has_something_to_predict(corpus):
 
 def test_changed_scores_train_nothing_again(tmp_path):
     package = shutil.copytree(PACKAGE, tmp_path / "qkgeom", ignore=shutil.ignore_patterns("__pycache__"))
-    before = code_digest("verbs.train", package=package)
+    before = code_digest("training.one_run", package=package)
     for module, changes in (("scores", False), ("training/sequences", True)):
         with (package / f"{module}.py").open("a") as file:
             file.write("\n# changed\n")
         _reach.cache_clear()
-        assert (code_digest("verbs.train", package=package) != before) == changes
+        assert (code_digest("training.one_run", package=package) != before) == changes
 
 
 # kills and stops
@@ -294,7 +324,7 @@ def test_changed_scores_train_nothing_again(tmp_path):
 
 @pytest.mark.kill
 def test_kills_leave_no_trace(corpus, undisturbed, tmp_path):
-    run, rng, hits = tmp_path / "run", random.Random(), []
+    run, rng, hits = tmp_path / RUN, random.Random(), []
     for earliest, latest in ((0, 3), (4, 14), (15, 25), (26, 34)):
         for _ in range(5):  # until one hits
             command = Command(arguments(corpus, run), tmp_path)
@@ -331,7 +361,7 @@ class Killed(BaseException):
 def test_a_kill_between_the_last_step_and_the_record(corpus, tmp_path, monkeypatch, rate):
     """The end of a run, `ok` or diverged, comes out the same when it is reached a second time."""
     schedule = replace(SCHEDULE, learning_rate=rate, save_every=1)
-    whole, run = here(corpus, tmp_path / "whole" / "run", schedule=schedule), tmp_path / "run"
+    whole, run = here(corpus, tmp_path / "whole" / RUN, schedule=schedule), tmp_path / RUN
 
     def kill(*_):
         raise Killed
@@ -399,7 +429,7 @@ def test_with_every_state_cut_short_the_run_starts_afresh(corpus, undisturbed, u
         ({"steps": 30}, "steps was 40, is 30"),
         ({"d_model": 32}, "d_model was 16, is 32"),
         ({"seed": 5}, "seed was 0, is 5"),
-        ({"corpus_digest": "another"}, "corpus_digest was "),
+        ({"data_digest": "another"}, "data_digest was "),
         ({"code": "another"}, "code was "),
     ],
 )
@@ -416,7 +446,7 @@ def test_a_state_of_other_settings_is_not_used(unfinished, caplog, change, told)
 @pytest.mark.faults
 def test_other_settings_end_as_if_nothing_had_been_there(corpus, unfinished, tmp_path, caplog):
     wider, kept = replace(RECIPE, d_model=32, init="symmetric"), replace(SCHEDULE, snapshots=(0, 5, STEPS))
-    fresh = here(corpus, tmp_path / "fresh" / "run", wider, kept)
+    fresh = here(corpus, tmp_path / "fresh" / RUN, wider, kept)
     caplog.clear()
     here(corpus, unfinished, wider, kept)
     assert "d_model was 16, is 32" in caplog.text
@@ -435,18 +465,56 @@ def test_a_folder_that_lost_something_starts_afresh(corpus, undisturbed, unfinis
     assert_same(unfinished, undisturbed)
 
 
+# several runs in one job
+
+
+def test_runs_of_one_job_are_as_if_alone(corpus, undisturbed, tmp_path):
+    """The second run's weights do not depend on the first's; and what is finished is not trained again."""
+    other = tmp_path / "runs" / "tiny.a.s1"
+    first = arguments(corpus, other)
+    (tmp_path / "tables").mkdir(exist_ok=True)
+    table = Path(first[first.index("--table") + 1])
+    table.write_text(table.read_text().replace("\t1\ttiny", "\t0,1\ttiny"))
+    both = ["train", "tiny.a.s1", RUN, *first[2:]]
+    assert Command(both, tmp_path).end()[0] == 0
+    assert_same(tmp_path / "runs" / RUN, undisturbed)
+    before = (other / "losses.csv").stat().st_mtime_ns
+    (other / "done.json").unlink()  # as Snakemake does when a job fails
+    shutil.rmtree(tmp_path / "runs" / RUN)
+    code, errors = Command(both, tmp_path).end()
+    assert code == 0 and f"{other} is trained already" in errors
+    assert (other / "losses.csv").stat().st_mtime_ns == before and (other / "done.json").exists()
+    assert_same(tmp_path / "runs" / RUN, undisturbed)
+
+
+@pytest.mark.faults
+def test_a_model_that_learned_too_little_is_no_data_point(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "results" / "runs" / RUN
+    short = replace(SCHEDULE, steps=4, snapshots=(0, 4))
+    plan = Plan(CUSTOM, RECIPE, short, corpus.name, 3.0)
+    record = train_run(plan, corpus.parent, run)
+    assert record["status"] == "not_learned" and record["measured"]["margin"] == 3.0
+    write_json(run / "done.json", record)
+    with pytest.raises(
+        ModelFault, match=r"learned too little(.|\n)*held-out loss \d\.\d{3}, trivial baseline(.|\n)*better by 3"
+    ):
+        acquire(f"run:{RUN}", tmp_path / "artifact", "a")
+    assert train_run(replace(plan, margin=-3.0), corpus.parent, run)["status"] == "ok"  # another margin is another definition
+
+
 # divergence
 
 
 @pytest.mark.faults
 def test_a_run_that_diverges_is_kept_as_such(corpus, tmp_path):
-    run, wild = tmp_path / "results" / "runs" / "wild", replace(SCHEDULE, learning_rate=1e30, warmup=20, save_every=10)
+    run, wild = tmp_path / "results" / "runs" / "tiny.wild.s0", replace(SCHEDULE, learning_rate=1e30, warmup=20, save_every=10)
     code, errors = Command(arguments(corpus, run, schedule=wild), tmp_path).end()
     assert code == 0 and "Traceback" not in errors
     done = json.loads((run / "done.json").read_text())
     assert (done["status"], done["heldout_loss"]) == ("diverged", None) and done["steps"] < STEPS
     assert (run / "losses.csv").read_text().startswith("model,step,split,loss\n")
-    extracted = typed(["extract", "run:wild", "--output", "artifact"], tmp_path)
+    extracted = typed(["extract", "run:tiny.wild.s0", "--output", "artifact"], tmp_path)
     assert extracted.returncode == 0
     manifest = read_manifest(tmp_path / "artifact")
     assert manifest["status"] == "failed" and "diverged" in manifest["reason"]
@@ -455,16 +523,17 @@ def test_a_run_that_diverges_is_kept_as_such(corpus, tmp_path):
 
 @pytest.mark.faults
 def test_a_diverged_run_keeps_the_curve_before_it(corpus, tmp_path):
-    run = here(corpus, tmp_path / "run", schedule=replace(SCHEDULE, log_every=1, learning_rate=1e30))
+    run = here(corpus, tmp_path / RUN, schedule=replace(SCHEDULE, log_every=1, learning_rate=1e30))
     done = json.loads((run / "done.json").read_text())
-    steps = [int(line.split(",")[1]) for line in (run / "losses.csv").read_text().splitlines()[1:]]
+    lines = [line.split(",") for line in (run / "losses.csv").read_text().splitlines()[1:]]
+    steps = [int(step) for _, step, split, _ in lines if split == "train"]
     assert done["status"] == "diverged" and steps == list(range(1, done["steps"])) != []
 
 
 @pytest.mark.faults
 def test_weights_that_are_not_finite_at_the_end_are_a_divergence(corpus, tmp_path):
     """The last step ruins the model, and no training loss is taken after it."""
-    run = here(corpus, tmp_path / "run", schedule=replace(SCHEDULE, steps=3, snapshots=(0, 3), learning_rate=1e38, warmup=2))
+    run = here(corpus, tmp_path / RUN, schedule=replace(SCHEDULE, steps=3, snapshots=(0, 3), learning_rate=1e38, warmup=2))
     done = json.loads((run / "done.json").read_text())
     assert (done["status"], done["steps"], done["heldout_loss"]) == ("diverged", 3, None)
 
@@ -475,7 +544,7 @@ def test_weights_that_are_not_finite_at_the_end_are_a_divergence(corpus, tmp_pat
 @pytest.mark.faults
 @pytest.mark.parametrize(("file_size", "what"), [(3_000, "0000000"), (30_000, "checkpoint-3"), (70_000, "checkpoint-3")])
 def test_a_full_disk(corpus, undisturbed, tmp_path, file_size, what):
-    run = tmp_path / "run"
+    run = tmp_path / RUN
     code, errors = Command(arguments(corpus, run), tmp_path, file_size).end()
     assert code == 1 and f"error: cannot write {what}: " in errors and "free disk space" in errors
     assert "Traceback" not in errors
@@ -490,7 +559,7 @@ def test_a_full_disk(corpus, undisturbed, tmp_path, file_size, what):
 def test_a_folder_that_cannot_be_written(corpus, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(TransientFault, match="cannot write"):
-        here(corpus, tmp_path / "file" / "run")
+        here(corpus, tmp_path / "file" / RUN)
 
 
 @pytest.mark.faults
@@ -501,33 +570,37 @@ def test_snapshots_that_do_not_fit_the_run(snapshots):
 
 
 @pytest.mark.faults
-def test_snapshots_that_are_no_steps():
-    assert read_steps("0,5,40") == (0, 5, 40)
-    with pytest.raises(UsageError, match=r"found: +0,five"):
-        read_steps("0,five")
+def test_steps_are_listed_singly_and_in_ranges():
+    assert listed_steps([0, 5, [10, 40, 10], 45]) == (0, 5, 10, 20, 30, 40, 45)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("name", "value"), [("objective", "prefix"), ("init", "zero"), ("n_head", 3)])
+@pytest.mark.parametrize(("name", "value"), [("objective", "denoising"), ("init", "zero"), ("n_head", 3)])
 def test_a_model_that_does_not_exist(name, value):
     with pytest.raises(UsageError, match=str(value)):
-        replace(RECIPE, **{name: value})
+        CUSTOM.require_buildable(replace(RECIPE, **{name: value}))
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("recipe", "schedule", "more", "told"),
     [
-        ("objective", "prefix", "'prefix' is not one of 'masked', 'autoregressive'"),
-        ("device", "cuda:99", "there is no such device"),
-        ("length", 100_000, "a corpus is shorter than one sequence"),
+        ({"objective": "prefix"}, {}, [], "family custom has no such objective"),
+        ({"length": 100_000}, {}, [], "a corpus is shorter than one sequence"),
+        ({}, {"snapshots": (0, 5)}, [], "the snapshots do not fit the run"),
+        ({}, {"batch": 0}, [], "batch has a value that is not allowed"),
+        ({}, {}, ["--device", "cuda:99"], "there is no such device"),
+        ({}, {}, ["tiny.b.s0"], "there is no such run: tiny.b.s0"),
     ],
 )
-def test_the_command_says_what_is_wrong(corpus, tmp_path, option, value, told):
-    argv = [*arguments(corpus, tmp_path / "run"), f"--{option}", str(value)]
+def test_the_command_says_what_is_wrong(corpus, tmp_path, recipe, schedule, more, told):
+    wrong = replace(SCHEDULE)
+    for key, value in schedule.items():
+        object.__setattr__(wrong, key, value)  # past its own check
+    argv = [*arguments(corpus, tmp_path / "runs" / RUN, replace(RECIPE, **recipe), wrong), *more]
     code, errors = Command(argv, tmp_path).end()
     assert code == 2 and told in " ".join(errors.replace("│", " ").split()) and "Traceback" not in errors
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.faults
@@ -555,18 +628,18 @@ class Terminal(io.StringIO):
 def test_progress_on_a_terminal(corpus, tmp_path, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    here(corpus, tmp_path / "run")
+    here(corpus, tmp_path / RUN)
     shown = terminal.getvalue()
     assert "40/40" in shown and "steps/s" in shown and "loss 5." in shown and "0:00:00 left" in shown
 
 
 def test_progress_in_a_log(corpus, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    here(corpus, tmp_path / "one" / "run")
+    here(corpus, tmp_path / "one" / RUN)
     assert caplog.text.count(" of 40: ") == 1  # a run shorter than the interval has its last line only
     caplog.clear()
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    here(corpus, tmp_path / "two" / "run", schedule=replace(SCHEDULE, snapshots=(0, STEPS)))
+    here(corpus, tmp_path / "two" / RUN, schedule=replace(SCHEDULE, snapshots=(0, STEPS)))
     lines = [record.getMessage() for record in caplog.records if " of 40: " in record.getMessage()]
     assert len(lines) == STEPS + 1 and lines[0].startswith("step 1 of 40: loss -, ")
     assert lines[-1].startswith("step 40 of 40: loss 5.") and lines[-1].endswith(" steps/s, 0:00:00 left")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 DESCRIPTION = ("label", "group", "role", "n_params")  # of models.tsv, so that a figure needs no other file
 RUN_COLUMNS = (
     *("model", "run", "seed", "label", "group", "role", "objective", "family"),
-    *("corpus", "depth", "init", "steps", "status"),
+    *("corpus", "depth", "init", "steps", "status", "heldout_loss", "metric", "value", "baseline", "gain", "margin"),
 )
 STATISTICS = {"median": 50, "q1": 25, "q3": 75}  # percentiles, numpy's default interpolation
 
@@ -43,6 +44,11 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
         if len(table):
             tables.append(table)
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+
+
+def with_sizes(models: Sequence[Model], records: Mapping[str, Mapping[str, object]]) -> list[Model]:
+    """Models trained here with their number of parameters, from the record of their run (by URI)."""
+    return [replace(each, n_params=str(records[each.uri]["n_params"])) if each.uri in records else each for each in models]
 
 
 def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
@@ -86,14 +92,30 @@ def read_losses(folders: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(columns))
 
 
-def describe_runs(runs: Sequence[tuple[Run, Path]]) -> pd.DataFrame:
-    """One row per training run: what runs.tsv says of it, and how it ended."""
+def read_record(folder: Path) -> dict[str, object]:
+    """How a training run ended, see `qkgeom.training.one_run`."""
+    return json.loads((folder / "done.json").read_text(encoding="utf-8"))
+
+
+def describe_runs(runs: Sequence[tuple[Run, Path]], preset: str) -> pd.DataFrame:
+    """One row per trained model (an encoder-decoder is two): what runs.tsv says of its run, and how it ended.
+
+    Args:
+        runs: each with its folder.
+        preset: whose runs these are.
+
+    Returns:
+        `RUN_COLUMNS`: `metric` is `loss` (nats per target) or `accuracy`, held-out; `gain` is by how much `value` beats
+        the trivial `baseline`, and `margin` what it has to be; empty if the run diverged.
+    """
     import pandas as pd
 
     rows = []
     for run, folder in runs:
-        done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
-        described = {key: value for key, value in vars(run).items() if key != "n_layer"}
-        ended = {key: done[key] for key in ("steps", "status")}
-        rows.append({**described, "group": "training", "depth": run.n_layer, **ended})
+        record = read_record(folder)
+        described = {**vars(run), "depth": run.n_layer, **record.get("measured", {})}
+        described |= {key: record[key] for key in ("steps", "status", "heldout_loss")}
+        for model in run.models(preset):
+            each = {**described, "model": model.model, "label": model.label, "role": model.role}
+            rows.append({column: each.get(column) for column in RUN_COLUMNS})
     return pd.DataFrame(rows, columns=list(RUN_COLUMNS))

@@ -46,21 +46,9 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
     Raises:
         UsageError: an unknown key or preset, or a value that is not allowed.
     """
-    import yaml
-
     config = {key: _typed(key, value) for key, value in config.items()}
     require_valid(config, "config", "config.yaml (or --config)")
-    path = presets / f"{config['preset']}.yaml"
-    known = sorted(file.stem for file in presets.glob("*.yaml"))
-    if config["preset"] not in known:
-        raise UsageError(
-            f"there is no preset {config['preset']}",
-            where="config key `preset`",
-            expected=", ".join(known),
-            fix=f"add {path.name}",
-        )
-    preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-    require_valid(preset, "preset", path)
+    preset = read_preset(str(config["preset"]), presets)
     only = config["only"]
     patterns = only.split(",") if isinstance(only, str) else only  # --config only=a,b arrives as one string
     return Settings(
@@ -69,6 +57,25 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
         training=preset.get("training", {}),
     )
+
+
+def read_preset(name: str, presets: Path = PRESETS) -> dict[str, object]:
+    """What a preset says.
+
+    Raises:
+        UsageError: there is none of this name, or it does not fit its schema.
+    """
+    import yaml
+
+    path = presets / f"{name}.yaml"
+    known = sorted(file.stem for file in presets.glob("*.yaml"))
+    if name not in known:
+        raise UsageError(
+            f"there is no preset {name}", where="config key `preset`", expected=", ".join(known), fix=f"add {path.name}"
+        )
+    preset = yaml.safe_load(path.read_text(encoding="utf-8"))
+    require_valid(preset, "preset", path)
+    return preset
 
 
 def _typed(key: str, value: object) -> object:

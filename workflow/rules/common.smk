@@ -17,12 +17,15 @@ from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
 from qkgeom.sources import source_module, split_uri
+from qkgeom.training.plans import plan_run
 
 prepare_jobs(WORKFLOW)
 try:
     SETTINGS = read_settings(config)
     RUNS = read_runs(SETTINGS.preset)
-    ALL_MODELS = read_models() | {name: run.as_model(SETTINGS.preset) for name, run in RUNS.items()}
+    PLANS = {name: plan_run(run, SETTINGS.training, SETTINGS.device) for name, run in RUNS.items()}
+    TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
+    ALL_MODELS = read_models() | TRAINED
     MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
@@ -30,7 +33,7 @@ except QkgeomError as error:
     raise WorkflowError(str(error)) from None
 
 COLLECTED = ("scores", "summary", "losses", "runs")
-CORPORA = sorted({run.corpus for run in RUNS.values()})
+CORPORA = sorted({run.corpus for run in RUNS.values() if run.corpus})
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
@@ -61,14 +64,19 @@ def extract_code(wildcards):
     """Digest of the code that reads this model: its own layout and source, not the others'."""
     row = ALL_MODELS[wildcards.model]
     containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "gguf")]
-    sources = [source_module(row.uri), *([source_module("file:snapshot")] if row.model in RUNS else [])]
+    sources = [source_module(row.uri), *([source_module("file:snapshot")] if row.model in TRAINED else [])]
     own = [f"layouts.{layout_named(row.layout).file.stem}", *(name.removeprefix("qkgeom.") for name in sources)]
     return code_digest("verbs.extract", *containers, *own)
 
 
+def run_of(model):
+    """The run that trains a model; an encoder-decoder's two models share one."""
+    return split_uri(TRAINED[model].uri)[1]
+
+
 def extract_inputs(wildcards):
     """A trained model is extracted from its run; a published one needs nothing but its row."""
-    return [f"results/runs/{wildcards.model}/done.json"] if wildcards.model in RUNS else []
+    return [f"results/runs/{run_of(wildcards.model)}/done.json"] if wildcards.model in TRAINED else []
 
 
 def corpus_arguments():
@@ -77,25 +85,38 @@ def corpus_arguments():
     return shlex.join(word for key, value in sizes.items() for word in (f"--{key.replace('_', '-')}", str(value)))
 
 
-def train_arguments(wildcards):
-    """What `train` is told of a run: its row, and the preset's sizes and schedule."""
-    run = RUNS[wildcards.model]
-    options = dict(SETTINGS.training[run.family])
-    options["snapshots"] = ",".join(str(step) for step in options["snapshots"])
-    options |= {"objective": run.objective, "n_layer": run.n_layer, "init": run.init, "seed": run.seed}
-    return shlex.join(word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value)))
+def training_jobs():
+    """The runs in the table's order, so many in a job; whatever `only` says, so that a run's job is always the same."""
+    names, size = list(RUNS), SETTINGS.training.get("runs_per_job", 1)
+    return [names[first : first + size] for first in range(0, len(names), size)]
+
+
+def train_inputs(names):
+    return [f"{OUT}/corpora/{corpus}/corpus.json" for corpus in sorted({RUNS[name].corpus for name in names} - {""})]
+
+
+def train_plans(names):
+    """All that these runs are told, so that a change of row or preset trains them again; the device is not part of it."""
+    plans = [(PLANS[name], vars(PLANS[name].schedule) | {"device": ""}) for name in names]
+    return [[plan.family.name, vars(plan.recipe), schedule, plan.corpus, plan.margin] for plan, schedule in plans]
+
+
+def train_code(names):
+    """Digest of the code of these runs: of their own families, not the others'."""
+    return code_digest("verbs.train", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
 def score_code(wildcards):
     return code_digest("verbs.score", "containers.safetensors")
 
 
-def trained_models():
-    return [name for name in MODELS if name in RUNS]
+def trained_runs():
+    """The runs of this run's models, each once."""
+    return list(dict.fromkeys(run_of(name) for name in MODELS if name in TRAINED))
 
 
 def collect_runs():
-    return [word for name in trained_models() for word in ("--run", f"results/runs/{name}")]
+    return [word for name in trained_runs() for word in ("--run", f"results/runs/{name}")]
 
 
 def collect_rows(wildcards):

@@ -31,7 +31,7 @@ rule collect:
     """Puts the scores of all models in one table and summarises them."""
     input:
         scores=expand("results/models/{model}/scores.csv", model=MODELS),
-        runs=expand("results/runs/{model}/done.json", model=trained_models()),
+        runs=expand("results/runs/{run}/done.json", run=trained_runs()),
     output:
         expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
     log:

@@ -1,4 +1,4 @@
-"""Requires: a row of runs.tsv. Gives: results/runs/<model>/done.json, with snapshots and the loss curve beside it."""
+"""Requires: rows of runs.tsv. Gives: results/runs/<run>/done.json, with snapshots and the loss curves beside it."""
 
 
 rule corpus:
@@ -24,29 +24,33 @@ rule corpus:
         "python -m qkgeom corpus {params.names} {params.sizes} --output {params.folder} > {log} 2>&1"
 
 
-rule train:
-    """Trains one model, or goes on where a killed run of it stopped."""
-    input:
-        lambda wildcards: f"{OUT}/corpora/{RUNS[wildcards.model].corpus}/corpus.json",
-    output:
-        "results/runs/{model}/done.json",
-    log:
-        f"{OUT}/logs/train/{{model}}.log",
-    benchmark:
-        f"{OUT}/benchmarks/train/{{model}}.tsv"
-    conda:
-        CONDA
-    threads: SETTINGS.threads
-    resources:
-        mem_mb=3000,
-        runtime=600,
-        gpu=1 if SETTINGS.device.startswith("cuda") else 0,
-        device=SETTINGS.device,
-    params:
-        folder=subpath(output[0], parent=True),
-        corpus=subpath(input[0], parent=True),
-        arguments=train_arguments,
-        code=code_digest("verbs.train"),
-    shell:
-        "python -m qkgeom train {params.corpus} {params.arguments} --device {resources.device}"
-        " --threads {threads} --output {params.folder} > {log} 2>&1"
+for runs_of_job in training_jobs():
+
+    rule:
+        """Trains models, one after another, or goes on where a killed job of the same runs stopped."""
+        name:
+            f"train_{runs_of_job[0]}"
+        input:
+            train_inputs(runs_of_job),
+        output:
+            expand("results/runs/{run}/done.json", run=runs_of_job),
+        log:
+            f"{OUT}/logs/train/{runs_of_job[0]}.log",
+        benchmark:
+            f"{OUT}/benchmarks/train/{runs_of_job[0]}.tsv"
+        conda:
+            CONDA
+        threads: SETTINGS.threads
+        resources:
+            mem_mb=3000,
+            runtime=600,
+            gpu=1 if SETTINGS.device.startswith("cuda") else 0,
+            device=SETTINGS.device,
+        params:
+            runs=runs_of_job,
+            corpora=f"{OUT}/corpora",
+            plans=train_plans(runs_of_job),
+            code=train_code(runs_of_job),
+        shell:
+            "python -m qkgeom train {params.runs} --corpora {params.corpora} --output results/runs --device {resources.device}"
+            " --threads {threads} > {log} 2>&1"

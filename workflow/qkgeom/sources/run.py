@@ -14,7 +14,7 @@ def snapshots(address: str) -> list[tuple[str, str]]:
     """The run's snapshots in order: step, and the URI of its checkpoint.
 
     Raises:
-        ModelFault: the run is not done, or diverged.
+        ModelFault: the run is not done, diverged, or learned too little.
     """
     folder = RUNS / address
     try:
@@ -22,6 +22,15 @@ def snapshots(address: str) -> list[tuple[str, str]]:
         status, last, kept = done["status"], done["steps"], done["snapshots"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelFault("this run is not done", where=folder, found=error, fix="train it first") from error
+    if status == "not_learned":
+        measured = done["measured"]
+        raise ModelFault(
+            "this model learned too little to be a data point",
+            where=folder,
+            found="held-out {metric} {value:.3f}, trivial baseline {baseline:.3f}".format(**measured),
+            expected=f"better by {measured['margin']:g} at least",
+            fix="train it longer or otherwise (its preset), or state another margin in runs.tsv",
+        )
     if status != "ok":
         raise ModelFault("this run diverged", where=folder, found=f"a loss that is not finite by step {last}")
     return [(str(step), f"file:{folder}/snapshots/{step:07d}") for step in kept]

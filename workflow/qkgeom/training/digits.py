@@ -79,6 +79,10 @@ class Digits:
         held = self.splits[1]
         return [self.batch(held[i : i + batch], (0, i)) for i in range(0, len(held), batch)][:most]
 
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Classes, or visual tokens."""
+        return batch["labels"]
+
     def batch(self, chosen: np.ndarray, seed: tuple[int, ...]) -> dict[str, torch.Tensor]:
         """`pixel_values` [batch, 1, 8, 8] and `labels` [batch] of the chosen images."""
         import torch

@@ -2,14 +2,13 @@
 
 Everything of a run lies in one folder. `state/` holds the Trainer's checkpoints while it is trained: a run that was
 killed goes on from the last whole one and ends as if it had not been. `snapshots/` holds native checkpoints, and
-`losses.csv` the curve. `done.json` is written last, and then `state/` goes.
+`losses.csv` the curves.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from qkgeom.errors import TransientFault, UsageError
 from qkgeom.files import write_json
-from qkgeom.training.losses import mean_loss, write_losses
+from qkgeom.training.losses import HELDOUT, mean_loss, write_losses
 from qkgeom.training.progress import Progress
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.snapshots import disk_faults, snapshot_folder, write_checkpoint
@@ -31,7 +30,8 @@ from qkgeom.training.stopping import StopRequest
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+
+    from qkgeom.training.families.base import Data
 
 STATES_KEPT = 2
 UNLOGGED = "unlogged.json"
@@ -39,7 +39,7 @@ UNLOGGED = "unlogged.json"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `ok` or `diverged`, after how many steps, with which held-out loss."""
+    """How training ended: `ok` or `diverged`, after how many steps, with which held-out loss."""
 
     status: str
     steps: int
@@ -62,7 +62,7 @@ class _Indices:
 class _Trainer(Trainer):
     """A Trainer whose checkpoints are sealed, and hold the losses since the last point of the curve."""
 
-    def _save_checkpoint(self, model: PreTrainedModel, trial: object) -> None:
+    def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with disk_faults(checkpoint):
             super()._save_checkpoint(model, trial)
@@ -82,22 +82,29 @@ class _Trainer(Trainer):
 
 
 class _Watch(TrainerCallback):
-    """Keeps snapshots, and ends a run that diverges or is told to stop."""
+    """Keeps snapshots and held-out losses, and ends a run that diverges or is told to stop."""
 
-    def __init__(self, trainer: _Trainer, resume: Path | None, snapshot: Callable[[int], None], stop: StopRequest) -> None:
-        self.trainer, self.resume, self.snapshot, self.stop = trainer, resume, snapshot, stop
+    def __init__(
+        self,
+        trainer: _Trainer,
+        resume: Path | None,
+        snapshot: Callable[[int], float | None],
+        steps: Sequence[int],
+        stop: StopRequest,
+    ) -> None:
+        self.trainer, self.resume, self.snapshot, self.steps, self.stop = trainer, resume, snapshot, steps, stop
         self.diverged = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.resume is None:
-            self.snapshot(0)
+            self._look(state)
         else:
             self.trainer.restore_unlogged(self.resume)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        self.snapshot(state.global_step)
+        self._look(state)
         if self.stop.requested:
             control.should_save = control.should_training_stop = True
         return control
@@ -115,11 +122,14 @@ class _Watch(TrainerCallback):
             control.should_save = False  # a run that went on from here would end at a later step
         return control
 
+    def _look(self, state: TrainerState) -> None:
+        if state.global_step in self.steps:
+            state.log_history.append({HELDOUT: self.snapshot(state.global_step), "step": state.global_step})
+
 
 def train(
-    model: PreTrainedModel,
-    batches: Callable[[Sequence[int]], dict[str, torch.Tensor]],
-    heldout: Sequence[dict[str, torch.Tensor]],
+    model: torch.nn.Module,
+    data: Data,
     folder: Path,
     schedule: Schedule,
     seed: int,
@@ -130,11 +140,10 @@ def train(
 
     Args:
         model: freshly built; a state to go on from replaces its weights.
-        batches: the training batch of these example numbers.
-        heldout: batches on which the loss is measured at the end.
+        data: training and held-out examples.
         folder: of the run.
         schedule: how long, how fast, what to keep.
-        seed: of everything random that is not in `batches`.
+        seed: of everything random that is not in `data`.
         keep: which tensors, by name, a snapshot other than the last holds.
         definition: all that the result depends on, as JSON, for the run's record; a state left under another one is
             not used.
@@ -146,14 +155,16 @@ def train(
     set_verbosity_error()  # the Trainer warns of states saved in the same second
     resume = state_to_go_on_from(folder, definition, schedule.snapshots)
 
-    def snapshot(step: int) -> None:
-        if step in schedule.snapshots:
-            last = step == schedule.steps
-            write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if last else keep)
+    heldout = data.heldout_batches(schedule.batch, schedule.heldout_batches)
+
+    def snapshot(step: int) -> float | None:
+        last = step == schedule.steps
+        write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if last else keep)
+        return mean_loss(model, heldout)
 
     with StopRequest() as stop, Progress(folder.name) as progress:
-        trainer = _trainer(model, batches, _arguments(folder / STATE, schedule, seed), schedule)
-        watch = _Watch(trainer, resume, snapshot, stop)
+        trainer = _trainer(model, data, _arguments(folder / STATE, schedule, seed), schedule)
+        watch = _Watch(trainer, resume, snapshot, schedule.snapshots, stop)
         trainer.add_callback(progress)
         trainer.add_callback(watch)
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -162,17 +173,15 @@ def train(
         raise TransientFault(
             "training was told to stop", where=folder, found=f"step {done} of {schedule.steps}, saved", fix="run it again"
         )
-    heldout_loss = None if watch.diverged else mean_loss(model, heldout)
-    outcome = Outcome("diverged" if heldout_loss is None else "ok", done, heldout_loss)
-    write_losses(folder, trainer.state.log_history, done, heldout_loss)
-    write_json(folder / "done.json", {**vars(outcome), "snapshots": schedule.snapshots, "definition": definition})
-    shutil.rmtree(folder / STATE, ignore_errors=True)  # as large as three models, and of no more use
-    return outcome
+    write_losses(folder, trainer.state.log_history)
+    last = [entry[HELDOUT] for entry in trainer.state.log_history if HELDOUT in entry][-1]
+    heldout_loss = None if watch.diverged else last
+    return Outcome("diverged" if heldout_loss is None else "ok", done, heldout_loss)
 
 
 def _trainer(
-    model: PreTrainedModel,
-    batches: Callable[[Sequence[int]], dict[str, torch.Tensor]],
+    model: torch.nn.Module,
+    data: Data,
     arguments: TrainingArguments,
     schedule: Schedule,
 ) -> _Trainer:
@@ -183,7 +192,7 @@ def _trainer(
             fix="set CUDA_VISIBLE_DEVICES to one of them",
         )
     examples = _Indices(schedule.steps * schedule.batch * schedule.accumulation)
-    trainer = _Trainer(model, arguments, data_collator=batches, train_dataset=examples)
+    trainer = _Trainer(model, arguments, data_collator=data.train_batch, train_dataset=examples)
     trainer.remove_callback(PrinterCallback)
     # Models that take a loss's keywords are trusted to divide by the accumulation, and BertForMaskedLM does not.
     trainer.model_accepts_loss_kwargs = False

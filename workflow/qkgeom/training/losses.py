@@ -1,4 +1,4 @@
-"""The loss curve of a run and its held-out loss."""
+"""The loss curves of a run, training and held-out."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from qkgeom.files import write_text
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+
+HELDOUT = "heldout_loss"  # key of a held-out loss in the Trainer's log
 
 
-def mean_loss(model: PreTrainedModel, batches: Sequence[dict[str, torch.Tensor]]) -> float | None:
+def mean_loss(model: torch.nn.Module, batches: Sequence[dict[str, torch.Tensor]]) -> float | None:
     """The mean of a model's loss over batches, or None if it is not finite."""
     import torch
 
@@ -27,21 +28,18 @@ def mean_loss(model: PreTrainedModel, batches: Sequence[dict[str, torch.Tensor]]
     return mean if math.isfinite(mean) else None
 
 
-def write_losses(run: Path, history: Sequence[Mapping], last: int, heldout_loss: float | None) -> None:
+def write_losses(run: Path, history: Sequence[Mapping]) -> None:
     """Writes `losses.csv`.
 
     Args:
         run: folder of the run, named like the model.
-        history: the Trainer's log.
-        last: the step after which the held-out loss was measured.
-        heldout_loss: None if the run diverged.
+        history: the Trainer's log, with entries `loss` (training) or `HELDOUT`, and `step`.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["model", "step", "split", "loss"])
     for entry in history:
-        if "loss" in entry and math.isfinite(entry["loss"]):
-            writer.writerow([run.name, entry["step"], "train", format(entry["loss"], ".9g")])
-    if heldout_loss is not None:
-        writer.writerow([run.name, last, "heldout", format(heldout_loss, ".9g")])
+        for key, split in (("loss", "train"), (HELDOUT, "heldout")):
+            if key in entry and entry[key] is not None and math.isfinite(entry[key]):
+                writer.writerow([run.name, entry["step"], split, format(entry[key], ".9g")])
     write_text(run / "losses.csv", text.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qkgeom.errors import UsageError
@@ -20,7 +21,9 @@ class Schedule:
         weight_decay: of AdamW.
         log_every: steps per point of the loss curve.
         save_every: steps between states to go on from.
-        snapshots: steps after which a native checkpoint is kept: 0 for the start, rising to the last step.
+        heldout_batches: batches of held-out examples at most.
+        snapshots: steps after which a native checkpoint is kept and the held-out loss taken: 0 for the start, rising to
+            the last step.
         device: `cpu`, or `cuda`.
 
     Raises:
@@ -35,6 +38,7 @@ class Schedule:
     weight_decay: float
     log_every: int
     save_every: int
+    heldout_batches: int
     snapshots: tuple[int, ...]
     device: str
 
@@ -49,13 +53,9 @@ class Schedule:
             )
 
 
-def read_steps(text: str) -> tuple[int, ...]:
-    """Steps separated by commas.
-
-    Raises:
-        UsageError: something in it is not an integer.
-    """
-    try:
-        return tuple(int(step) for step in text.split(","))
-    except ValueError as error:
-        raise UsageError("the snapshots are not steps", found=text, expected="integers separated by commas") from error
+def listed_steps(entries: Sequence[int | Sequence[int]]) -> tuple[int, ...]:
+    """The steps that a preset lists: single ones, and ranges [first, last, every]."""
+    steps: list[int] = []
+    for entry in entries:
+        steps += [entry] if isinstance(entry, int) else range(entry[0], entry[1] + 1, entry[2])
+    return tuple(steps)

@@ -33,6 +33,22 @@ def _order(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(size)
 
 
+def require_room(corpus: Corpus, length: int) -> None:
+    """Checks that a corpus has sequences of this length.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if len(corpus.train) < length or len(corpus.heldout) < length:
+        raise UsageError(
+            "a corpus is shorter than one sequence",
+            where=corpus.name,
+            found=f"{len(corpus.train)} training and {len(corpus.heldout)} held-out tokens",
+            expected=f"at least {length} of each",
+            fix="lower `length`, or raise `longest` of the corpora, in the preset",
+        )
+
+
 @dataclass(frozen=True)
 class Sequences:
     """The batches of one run.
@@ -50,14 +66,16 @@ class Sequences:
     seed: int
 
     def __post_init__(self) -> None:
-        if len(self.corpus.train) < self.length or len(self.corpus.heldout) < self.length:
-            raise UsageError(
-                "a corpus is shorter than one sequence",
-                where=self.corpus.name,
-                found=f"{len(self.corpus.train)} training and {len(self.corpus.heldout)} held-out tokens",
-                expected=f"at least {self.length} of each",
-                fix="lower `length`, or raise `longest` of the corpora, in the preset",
-            )
+        require_room(self.corpus, self.length)
+
+    @property
+    def digest(self) -> str:
+        """Of the corpus."""
+        return self.corpus.digest
+
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The labels; autoregressive without the first of a sequence, since the model shifts them."""
+        return batch["labels"] if self.masked else batch["labels"][:, 1:]
 
     def train_batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """The training examples of these indices, `input_ids` and `labels`, [batch, length] each."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qkgeom.errors import TransientFault
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    import torch
 
 
 def snapshot_folder(run: Path, step: int) -> Path:
@@ -20,12 +20,12 @@ def snapshot_folder(run: Path, step: int) -> Path:
     return run / "snapshots" / f"{step:07d}"
 
 
-def write_checkpoint(target: Path, model: PreTrainedModel, keep: Callable[[str], bool]) -> None:
+def write_checkpoint(target: Path, model: torch.nn.Module, keep: Callable[[str], bool]) -> None:
     """Saves the tensors that `keep` chooses by name, in the model's own format, with its config.
 
     Args:
         target: folder; it appears only when whole.
-        model: a transformers model.
+        model: with a `save_pretrained` that takes a state_dict.
         keep: tensor name -> whether it is saved.
 
     Raises:

@@ -3,7 +3,7 @@
 Half of the tokens in spans of 8 on average (T5 itself: 15 % in spans of 3), since a short training needs many targets;
 always the same number of both, so that no batch needs padding.
 
-Source: arXiv 1910.10683, section 3.1.4, and arXiv 2205.05131, table 1, where these are the values of an "X" denoiser.
+Source: arXiv 1910.10683, section 3.1.4.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ class Spans:
             each["labels"][each["labels"] >= self.corpus.vocab_size] = IGNORED
             each["labels"][:, -1] = IGNORED
         return batches
+
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The labels."""
+        return batch["labels"]
 
     def _batch(self, ids: np.ndarray, places: Sequence[int], seed: tuple[int, int]) -> dict[str, torch.Tensor]:
         import torch

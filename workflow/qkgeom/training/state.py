@@ -17,6 +17,7 @@ from qkgeom.training.snapshots import disk_faults, snapshot_folder
 
 logger = logging.getLogger(__name__)
 STATE, DEFINITION, SEAL = "state", "run.json", "sealed.json"
+RECORD = "record.json"  # how a run ended
 Definition = Mapping[str, object]
 
 
@@ -47,7 +48,7 @@ def state_to_go_on_from(run: Path, definition: Definition, snapshots: Sequence[i
         for name in (STATE, "snapshots"):
             if (run / name).exists():
                 shutil.rmtree(run / name)
-        for name in ("losses.csv", "done.json"):
+        for name in ("losses.csv", RECORD, "done.json"):
             (run / name).unlink(missing_ok=True)
     write_json(run / STATE / DEFINITION, definition)
     return None

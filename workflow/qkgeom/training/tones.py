@@ -63,6 +63,10 @@ class Tones:
         """`most` batches of held-out recordings, the same for every run."""
         return [self._batch([(0, first + i) for i in range(batch)]) for first in range(0, most * batch, batch)]
 
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The tokens of the transcriptions."""
+        return batch["labels"]
+
     def _batch(self, seeds: list[tuple[int, ...]]) -> dict[str, torch.Tensor]:
         import torch
         from whisper.audio import log_mel_spectrogram

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom.collecting import describe_runs, read_losses, read_scores, summarise
+from qkgeom.collecting import describe_runs, read_losses, read_record, read_scores, summarise, with_sizes
 from qkgeom.console import set_up_logging
 from qkgeom.errors import UsageError
 from qkgeom.files import write_csv
@@ -26,13 +26,16 @@ def command(
     """Put the scores of several models in one table and summarise them per model; likewise the loss curves of runs."""
     set_up_logging()
     trained = read_runs(preset, runs)
-    rows = read_models(models) | {name: each.as_model(preset) for name, each in trained.items()}
-    folders = [*(path.parent for path in scores), *(run or [])]
-    if strangers := [folder for folder in folders if folder.name not in rows]:
+    folders = run or []
+    rows = read_models(models) | {model.model: model for each in trained.values() for model in each.models(preset)}
+    strangers = [path.parent for path in scores if path.parent.name not in rows]
+    if strangers := [*strangers, *(folder for folder in folders if folder.name not in trained)]:
         found = ", ".join(map(str, strangers))
         raise UsageError("these are of no model in the table of models or of runs", where=models, found=found)
     table = read_scores(scores)
+    records = {f"run:{folder.name}": read_record(folder) for folder in folders}
+    scored = with_sizes([rows[path.parent.name] for path in scores], records)
     write_csv(output / "scores.csv", table)
-    write_csv(output / "summary.csv", summarise(table, [rows[path.parent.name] for path in scores]))
-    write_csv(output / "losses.csv", read_losses(run or []))
-    write_csv(output / "runs.csv", describe_runs([(trained[folder.name], folder) for folder in run or []]))
+    write_csv(output / "summary.csv", summarise(table, scored))
+    write_csv(output / "losses.csv", read_losses(folders))
+    write_csv(output / "runs.csv", describe_runs([(trained[folder.name], folder) for folder in folders], preset))

@@ -1,72 +1,52 @@
-"""`train`: one of the paper's custom models, with one seed."""
+"""`train`: the models of rows of runs.tsv, one after another in one process."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
-from qkgeom.digests import code_digest
-from qkgeom.training.custom import Recipe, build, is_query_or_key
-from qkgeom.training.schedule import Schedule, read_steps
-from qkgeom.training.sequences import Sequences
-from qkgeom.training.tokens import Corpus, read_corpus
-
-HELDOUT_BATCHES = 32
+from qkgeom.errors import UsageError
+from qkgeom.files import write_json
+from qkgeom.runs import RUNS, read_runs
+from qkgeom.settings import PRESETS, read_preset
+from qkgeom.training.one_run import train_run
+from qkgeom.training.plans import Plan, plan_run
 
 
 def command(
-    corpus: Annotated[Path, Argument(help="folder of a tokenised corpus")],
-    output: Annotated[Path, Option("--output", "-o", help="folder of the run; a killed run goes on from what is there")],
-    objective: Annotated[Literal["masked", "autoregressive"], Option()],
-    n_layer: Annotated[int, Option(min=1)],
-    d_model: Annotated[int, Option(min=1)],
-    n_head: Annotated[int, Option(min=1)],
-    length: Annotated[int, Option(min=2, help="tokens of a sequence")],
-    steps: Annotated[int, Option(min=1)],
-    batch: Annotated[int, Option(min=1, help="sequences per micro-step")],
-    learning_rate: Annotated[float, Option(help="peak")],
-    snapshots: Annotated[str, Option(help="steps after which weights are kept, separated by commas")],
-    accumulation: Annotated[int, Option(min=1, help="micro-steps per step")] = 1,
-    warmup: Annotated[int, Option(min=0, help="steps")] = 0,
-    weight_decay: Annotated[float, Option()] = 0.01,
-    log_every: Annotated[int, Option(min=1, help="steps per point of the loss curve")] = 10,
-    save_every: Annotated[int, Option(min=1, help="steps between states to go on from")] = 200,
-    init: Annotated[Literal["default", "symmetric"], Option(help="symmetric: W_q = W_k at the start")] = "default",
-    seed: Annotated[int, Option(min=0)] = 0,
+    runs: Annotated[list[str], Argument(help="ids of runs of one preset, <preset>.<run>.s<seed>")],
+    output: Annotated[Path, Option("--output", "-o", help="folder of the runs; a killed one goes on from what is there")],
+    corpora: Annotated[Path, Option(help="folder of the tokenised corpora")],
+    table: Annotated[Path, Option(help="table of training runs")] = RUNS,
+    presets: Annotated[Path, Option(help="folder of the presets")] = PRESETS,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
 ) -> None:
-    """Train a BERT-shaped model bidirectionally (masked) or autoregressively, keeping snapshots of its weights."""
+    """Train models, keeping snapshots of their weights; a run that is finished is not trained again."""
     set_up_logging()
-    recipe = Recipe(objective, init, n_layer, d_model, n_head, length, seed)
-    schedule = Schedule(
-        steps=steps,
-        batch=batch,
-        accumulation=accumulation,
-        learning_rate=learning_rate,
-        warmup=warmup,
-        weight_decay=weight_decay,
-        log_every=log_every,
-        save_every=save_every,
-        snapshots=read_steps(snapshots),
-        device=_device(device, threads),
-    )
-    train(read_corpus(corpus), recipe, schedule, output)
+    chosen = _device(device, threads)
+    for run, plan in _plans(runs, table, presets, chosen).items():
+        write_json(output / run / "done.json", train_run(plan, corpora, output / run))
 
 
-def train(corpus: Corpus, recipe: Recipe, schedule: Schedule, output: Path) -> None:
-    """Builds a model and trains it into its folder, see `qkgeom.training.loop`."""
-    from qkgeom.training import loop
-
-    sequences = Sequences(corpus, recipe.length, recipe.masked, recipe.seed)
-    heldout = sequences.heldout_batches(schedule.batch, HELDOUT_BATCHES)
-    model = build(recipe, corpus.vocab_size)
-    definition = {"corpus": corpus.name, "corpus_digest": corpus.digest, **vars(recipe), **vars(schedule)}
-    definition["code"] = code_digest("verbs.train")
-    loop.train(model, sequences.train_batch, heldout, output, schedule, recipe.seed, is_query_or_key, definition)
+def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[str, Plan]:
+    """The plans by name of the run, all made before the first is trained."""
+    preset = names[0].partition(".")[0]
+    rows = read_runs(preset, table)
+    if unknown := [name for name in names if name not in rows]:
+        raise UsageError(
+            f"there is no such run: {', '.join(unknown)}",
+            where=table,
+            expected=", ".join(rows) or f"rows of preset {preset}",
+            fix="name runs of one preset, as <preset>.<run>.s<seed>",
+        )
+    training = read_preset(preset, presets).get("training")
+    if training is None:
+        raise UsageError("a preset says nothing of training", where=presets / f"{preset}.yaml", expected="a key `training`")
+    return {name: plan_run(rows[name], training, device) for name in names}
 
 
 def _device(name: str, threads: int | None) -> str:

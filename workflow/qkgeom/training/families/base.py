@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from qkgeom.errors import UsageError
 from qkgeom.training.sequences import IGNORED, Sequences
 from qkgeom.training.tokens import Corpus
 
@@ -15,22 +16,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How large a model is.
+class Recipe:
+    """What makes one model before it is trained.
 
     Attributes:
+        objective: what it is trained to do, one of its family's.
+        init: how its weights start, one of its family's.
         n_layer: depth, of each tower where there are two.
         d_model: width; feed-forward layers are four times as wide.
         n_head: query heads; families with grouped queries have half as many key heads.
         length: tokens of a sequence, patches of an image, or digits of a recording.
-        vocab_size: of the corpus, 0 for a family that reads none.
+        seed: of the initialisation and of the order of the examples.
     """
 
+    objective: str
+    init: str
     n_layer: int
     d_model: int
     n_head: int
     length: int
-    vocab_size: int = 0
+    seed: int
+
+    @property
+    def masked(self) -> bool:
+        """Whether masked tokens are predicted, from both sides; else the next token."""
+        return self.objective == "masked"
 
     @property
     def init_std(self) -> float:
@@ -50,6 +60,9 @@ class Data(Protocol):
 
     def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
         """At most `most` held-out batches, the same for every run."""
+
+    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What a batch's predictions are compared with, IGNORED where there is no loss."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +91,10 @@ class Family(ABC):
 
     Attributes:
         name: of the family, and of its file.
-        layouts: those that read its checkpoints, one per part.
+        layouts: those that read its checkpoints, one per part; an encoder before its decoder.
         projections: how the names of the modules end that give queries and keys.
+        objectives: what it can be trained to do.
+        inits: how its weights can start.
         metric: `loss` or `accuracy`.
         reads_corpus: whether it is trained on a corpus's tokens.
     """
@@ -87,26 +102,50 @@ class Family(ABC):
     name: str
     layouts: tuple[str, ...]
     projections: tuple[str, ...]
+    objectives: tuple[str, ...]
+    inits: tuple[str, ...] = ("default",)
     metric: str = "loss"
     reads_corpus: bool = False
 
     @abstractmethod
-    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
+    def data(self, recipe: Recipe, corpus: Corpus | None = None) -> Data:
         """The training and held-out examples."""
 
     @abstractmethod
-    def build(self, seed: int, sizes: Sizes) -> torch.nn.Module:
-        """A model with random weights, whose forward gives `loss` and `logits`, and whose `save_pretrained` is native."""
+    def _build(self, recipe: Recipe, vocab_size: int) -> torch.nn.Module: ...
+
+    def build(self, recipe: Recipe, vocab_size: int = 0) -> torch.nn.Module:
+        """A model with random weights, whose forward gives `loss` and `logits`, and whose `save_pretrained` is native.
+
+        Args:
+            recipe: of the model.
+            vocab_size: of the corpus, for a family that reads one.
+        """
+        from transformers import set_seed
+
+        set_seed(recipe.seed)
+        return self._build(recipe, vocab_size)
+
+    def require_buildable(self, recipe: Recipe) -> None:
+        """Checks a recipe before anything heavy is imported.
+
+        Raises:
+            UsageError: this family has no such model.
+        """
+        for name in ("objective", "init"):
+            known = getattr(self, f"{name}s")
+            if getattr(recipe, name) not in known:
+                found, expected = getattr(recipe, name), " or ".join(known)
+                raise UsageError(f"family {self.name} has no such {name}", found=found, expected=expected)
+        if recipe.d_model % recipe.n_head:
+            expected = f"a divisor of d_model {recipe.d_model}"
+            raise UsageError("the heads do not divide the width", found=f"n_head {recipe.n_head}", expected=expected)
 
     def is_query_or_key(self, name: str) -> bool:
         """Whether a tensor is a query or key weight of a self-attention, or its bias: all that a snapshot needs."""
         return name.rpartition(".")[0].endswith(self.projections)
 
-    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """What the batch's predictions are compared with, IGNORED where there is no loss."""
-        return batch["labels"]
-
-    def measure(self, model: torch.nn.Module, heldout: Sequence[dict[str, torch.Tensor]]) -> Measurement:
+    def measure(self, model: torch.nn.Module, data: Data, heldout: Sequence[dict[str, torch.Tensor]]) -> Measurement:
         """The held-out metric and the trivial baseline, each target counted once."""
         import torch
 
@@ -115,7 +154,7 @@ class Family(ABC):
         with torch.no_grad():
             for batch in heldout:
                 outputs = model(**{key: value.to(model.device) for key, value in batch.items()})
-                counted = (wanted := self.targets(batch)) != IGNORED
+                counted = (wanted := data.targets(batch)) != IGNORED
                 targets.append(wanted[counted])
                 if self.metric == "accuracy":
                     total += float((outputs.logits.argmax(-1).cpu() == wanted)[counted].sum())
@@ -126,25 +165,11 @@ class Family(ABC):
         return Measurement(self.metric, total / sum(map(len, targets)), float(baseline))
 
 
-class MaskedLanguage(Family):
-    """Masked tokens of a corpus are predicted."""
+class Language(Family):
+    """Trained on packed sequences of a corpus; 15 % of the tokens are masked and predicted, or every next token is."""
 
     reads_corpus = True
 
-    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
-        """Packed sequences, 15 % of the tokens to be predicted."""
-        return Sequences(corpus, sizes.length, True, seed)
-
-
-class CausalLanguage(Family):
-    """Every next token of a corpus is predicted."""
-
-    reads_corpus = True
-
-    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
-        """Packed sequences, every token after the first to be predicted."""
-        return Sequences(corpus, sizes.length, False, seed)
-
-    def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """All but the first token, since the model shifts the labels."""
-        return batch["labels"][:, 1:]
+    def data(self, recipe: Recipe, corpus: Corpus | None = None) -> Data:
+        """Packed sequences."""
+        return Sequences(corpus, recipe.length, recipe.masked, recipe.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.digits import SIDE, VISUAL_TOKENS, MaskedDigits, patch_size
-from qkgeom.training.families.base import Data, Family, Sizes
+from qkgeom.training.families.base import Data, Family, Recipe
 from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
@@ -18,28 +18,28 @@ class Beit(Family):
     name = "beit"
     layouts = ("vit",)
     projections = (".attention.q_proj", ".attention.k_proj")
+    objectives = ("masked patches",)
 
-    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
+    def data(self, recipe: Recipe, corpus: Corpus | None = None) -> Data:
         """Images with masked patches."""
-        return MaskedDigits(seed, sizes.length)
+        return MaskedDigits(recipe.seed, recipe.length)
 
-    def build(self, seed: int, sizes: Sizes) -> BeitForMaskedImageModeling:
-        """Square patches, as many as `length`, and relative positions shared by the layers, as in BEiT's pre-training."""
-        from transformers import BeitConfig, BeitForMaskedImageModeling, set_seed
+    def _build(self, recipe: Recipe, vocab_size: int) -> BeitForMaskedImageModeling:
+        # Square patches, as many as `length`, and relative positions shared by the layers, as in BEiT's pre-training.
+        from transformers import BeitConfig, BeitForMaskedImageModeling
 
-        set_seed(seed)
         return BeitForMaskedImageModeling(
             BeitConfig(
                 vocab_size=VISUAL_TOKENS,
-                hidden_size=sizes.d_model,
-                num_hidden_layers=sizes.n_layer,
-                num_attention_heads=sizes.n_head,
-                intermediate_size=4 * sizes.d_model,
+                hidden_size=recipe.d_model,
+                num_hidden_layers=recipe.n_layer,
+                num_attention_heads=recipe.n_head,
+                intermediate_size=4 * recipe.d_model,
                 image_size=SIDE,
-                patch_size=patch_size(sizes.length),
+                patch_size=patch_size(recipe.length),
                 num_channels=1,
                 use_mask_token=True,
                 use_shared_relative_position_bias=True,
-                initializer_range=sizes.init_std,
+                initializer_range=recipe.init_std,
             )
         )

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qkgeom.training.families.base import MaskedLanguage, Sizes
+from qkgeom.training.families.base import Language, Recipe
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM
 
 
-class Bert(MaskedLanguage):
+class Bert(Language):
     """transformers' BertForMaskedLM."""
 
     name = "bert"
     layouts = ("bert",)
     projections = (".self.query", ".self.key")
+    objectives = ("masked",)
 
-    def build(self, seed: int, sizes: Sizes) -> BertForMaskedLM:
-        """Without dropout, which a short training does not need."""
-        from transformers import BertConfig, BertForMaskedLM, set_seed
+    def _build(self, recipe: Recipe, vocab_size: int) -> BertForMaskedLM:
+        # Without dropout, which a short training does not need.
+        from transformers import BertConfig, BertForMaskedLM
 
-        set_seed(seed)
         return BertForMaskedLM(
             BertConfig(
-                vocab_size=sizes.vocab_size,
-                hidden_size=sizes.d_model,
-                num_hidden_layers=sizes.n_layer,
-                num_attention_heads=sizes.n_head,
-                intermediate_size=4 * sizes.d_model,
-                max_position_embeddings=sizes.length,
-                initializer_range=sizes.init_std,
+                vocab_size=vocab_size,
+                hidden_size=recipe.d_model,
+                num_hidden_layers=recipe.n_layer,
+                num_attention_heads=recipe.n_head,
+                intermediate_size=4 * recipe.d_model,
+                max_position_embeddings=recipe.length,
+                initializer_range=recipe.init_std,
                 hidden_dropout_prob=0.0,
                 attention_probs_dropout_prob=0.0,
             )

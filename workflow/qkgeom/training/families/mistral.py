@@ -4,38 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qkgeom.training.families.base import CausalLanguage, Sizes
+from qkgeom.training.families.base import Language, Recipe
 from qkgeom.training.tokens import SPECIAL
 
 if TYPE_CHECKING:
     from transformers import MistralForCausalLM
 
 
-class Mistral(CausalLanguage):
+class Mistral(Language):
     """transformers' MistralForCausalLM."""
 
     name = "mistral"
     layouts = ("llama",)
     projections = (".self_attn.q_proj", ".self_attn.k_proj")
+    objectives = ("autoregressive",)
 
-    def build(self, seed: int, sizes: Sizes) -> MistralForCausalLM:
-        """Two query heads read each key head."""
-        from transformers import MistralConfig, MistralForCausalLM, set_seed
+    def _build(self, recipe: Recipe, vocab_size: int) -> MistralForCausalLM:
+        # Two query heads read each key head.
+        from transformers import MistralConfig, MistralForCausalLM
 
-        set_seed(seed)
         return MistralForCausalLM(
             MistralConfig(
-                vocab_size=sizes.vocab_size,
-                hidden_size=sizes.d_model,
-                num_hidden_layers=sizes.n_layer,
-                num_attention_heads=sizes.n_head,
-                num_key_value_heads=max(1, sizes.n_head // 2),
-                intermediate_size=8 * sizes.d_model // 3,  # three matrices instead of two
-                max_position_embeddings=sizes.length,
-                sliding_window=max(1, sizes.length // 2),
+                vocab_size=vocab_size,
+                hidden_size=recipe.d_model,
+                num_hidden_layers=recipe.n_layer,
+                num_attention_heads=recipe.n_head,
+                num_key_value_heads=max(1, recipe.n_head // 2),
+                intermediate_size=8 * recipe.d_model // 3,  # three matrices instead of two
+                max_position_embeddings=recipe.length,
+                sliding_window=max(1, recipe.length // 2),
                 bos_token_id=SPECIAL.index("[SEP]"),
                 eos_token_id=SPECIAL.index("[SEP]"),
                 use_cache=False,
-                initializer_range=sizes.init_std,
+                initializer_range=recipe.init_std,
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.digits import CLASSES, SIDE, Digits, patch_size
-from qkgeom.training.families.base import Data, Family, Sizes
+from qkgeom.training.families.base import Data, Family, Recipe
 from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
@@ -20,29 +20,28 @@ class Vit(Family):
     name = "vit"
     layouts = ("timm_vit",)
     projections = (".attn.qkv",)
+    objectives = ("classification",)
     metric = "accuracy"
 
-    def data(self, seed: int, sizes: Sizes, corpus: Corpus | None = None) -> Data:
+    def data(self, recipe: Recipe, corpus: Corpus | None = None) -> Data:
         """Labelled images."""
-        return Digits(seed)
+        return Digits(recipe.seed)
 
-    def build(self, seed: int, sizes: Sizes) -> TimmClassifier:
-        """Square patches, as many as `length`, of the one channel."""
+    def _build(self, recipe: Recipe, vocab_size: int) -> TimmClassifier:
+        # Square patches, as many as `length`, of the one channel.
         import timm
-        from transformers import set_seed
 
         from qkgeom.training.wrappers import TimmClassifier
 
-        set_seed(seed)
         return TimmClassifier(
             timm.create_model(
                 ARCHITECTURE,
                 img_size=SIDE,
-                patch_size=patch_size(sizes.length),
+                patch_size=patch_size(recipe.length),
                 in_chans=1,
                 num_classes=CLASSES,
-                embed_dim=sizes.d_model,
-                depth=sizes.n_layer,
-                num_heads=sizes.n_head,
+                embed_dim=recipe.d_model,
+                depth=recipe.n_layer,
+                num_heads=recipe.n_head,
             )
         )

@@ -1,0 +1,59 @@
+"""What a row of runs.tsv and a preset say together: how one model is made and trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qkgeom.errors import UsageError
+from qkgeom.runs import Run
+from qkgeom.schemas import require_valid
+from qkgeom.training import families
+from qkgeom.training.families.base import Family, Recipe
+from qkgeom.training.schedule import Schedule, listed_steps
+
+SIZES = ("d_model", "n_head", "length")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one model is made and trained.
+
+    Attributes:
+        family: of the model.
+        recipe: of the model before it is trained.
+        schedule: of the training.
+        corpus: name of the corpus, empty for a family that reads none.
+        margin: by how much it has to beat the trivial baseline, in its metric's unit; None if it does not matter.
+    """
+
+    family: Family
+    recipe: Recipe
+    schedule: Schedule
+    corpus: str
+    margin: float | None
+
+
+def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
+    """The plan of one run.
+
+    Args:
+        run: row and seed.
+        training: the part `training` of the preset.
+        device: `cpu`, or `cuda`.
+
+    Raises:
+        UsageError: the preset has no sizes for this family, they do not fit the schema, or there is no such model.
+    """
+    family, where = families.load(run.family), f"the preset's training of {run.name}"
+    own = training["families"].get(family.name)
+    if own is None:
+        expected = f"an entry {family.name} in `families`"
+        raise UsageError("a preset does not say how a family is trained", where=where, expected=expected, fix="add it")
+    settings = {**training["defaults"], **own}
+    require_valid(settings, "training", where)
+    recipe = Recipe(run.objective, run.init, run.n_layer, *(settings.pop(size) for size in SIZES), run.seed)
+    family.require_buildable(recipe)
+    snapshots = listed_steps(settings.pop("snapshots", [0, settings["steps"]]))
+    schedule = Schedule(**settings, snapshots=snapshots, device=device)
+    return Plan(family, recipe, schedule, run.corpus, run.margin if training["require_margins"] else None)
