@@ -183,8 +183,17 @@ def test_points_and_bars_are_the_numbers(tmp_path):
             assert drawn[row["n_params"]] == pytest.approx([row[f"{score}_{q}"] for q in ("median", "q1", "q3")])
 
 
+def test_the_towers_of_one_model_stand_side_by_side(tmp_path):
+    rows = [summary_row(f"t5.{role}", role, 10**6, 2, {}) for role in ("encoder", "decoder")]
+    axes = _draw(_numbers(tmp_path, [*rows, summary_row("bert", "encoder", 10**7, 2, {})])).axes[0]
+    places = sorted(float(x) for marks in axes.containers for x in marks.lines[0].get_xdata())
+    assert places[0] < 10**6 < places[1] < 1.1 * places[0] * 1.1
+    assert places[2] == 10**7
+
+
 def test_colour_and_marker_tell_the_roles_and_open_ones_the_shallow(tmp_path):
-    rows = [summary_row(f"{role}{n}", role, 10 ** (6 + n), n, {}) for role in ("encoder", "decoder") for n in (2, 3)]
+    sizes = {"encoder": 1, "decoder": 2}
+    rows = [summary_row(f"{role}{n}", role, size * 10 ** (6 + n), n, {}) for role, size in sizes.items() for n in (2, 3)]
     axes = _draw(_numbers(tmp_path, rows)).axes[0]
     seen = set()
     for marks in axes.containers:
@@ -192,7 +201,7 @@ def test_colour_and_marker_tell_the_roles_and_open_ones_the_shallow(tmp_path):
         role = next(role for role, colour in COLOURS.items() if same_color(line.get_color(), colour))
         assert line.get_marker() == MARKERS[role]
         is_open = not same_color(line.get_markerfacecolor(), COLOURS[role])
-        assert set(line.get_xdata()) == {10 ** (6 + (2 if is_open else 3))}
+        assert set(line.get_xdata()) == {sizes[role] * 10 ** (6 + (2 if is_open else 3))}
         seen.add((role, is_open))
     assert seen == {(role, is_open) for role in COLOURS for is_open in (True, False)}
     assert COLOURS == {"encoder": "navy", "decoder": "purple"}

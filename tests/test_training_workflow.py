@@ -1,27 +1,40 @@
 """Training inside the pipeline: runs of runs.tsv become models, dynamics figures, Table 1 and the claims."""
 
 import csv
+import json
 
 import pytest
+from safetensors.numpy import load_file
 
 from project import ROOT, Project
+from qkgeom.runs import read_runs
+from qkgeom.settings import read_preset
+from qkgeom.training import families
+from qkgeom.training.plans import plan_run
 
 SMALL = """
 training:
+  runs_per_job: 2
+  require_margins: false
   corpora: {vocab_size: 400, longest: 20000}
-  custom: {d_model: 16, n_head: 2, length: 8, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2,
-           weight_decay: 0.01, log_every: 2, save_every: 6, snapshots: [0, 4, 12]}
+  defaults:
+    {batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01, log_every: 2, save_every: 6}
+  families:
+    custom: {d_model: 16, n_head: 2, length: 8, heldout_batches: 2, snapshots: [0, 4, 12]}
+    t5: {d_model: 16, n_head: 2, length: 32, heldout_batches: 2}
+    vit: {d_model: 16, n_head: 2, length: 4, heldout_batches: 2}
 """
-RUNS = ("encoder-2l-reference", "decoder-2l-reference", "encoder-2l-reference-symmetric")
-MODELS = {f"mini.{run}.s0" for run in RUNS}
+CUSTOM = ("encoder-2l-reference", "decoder-2l-reference", "encoder-2l-reference-symmetric")
+RUNS = {f"mini.{run}.s0" for run in (*CUSTOM, "t5", "vit")}
+MODELS = RUNS - {"mini.t5.s0"} | {"mini.t5.s0.encoder", "mini.t5.s0.decoder"}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A project with three tiny training runs beside its two models, run once."""
+    """A project with five tiny training runs, in three jobs, beside its two models, run once."""
     project = Project.create(tmp_path_factory.mktemp("trained") / "project")
     header, *rows = (ROOT / "workflow/runs.tsv").read_text().splitlines()
-    chosen = [row.rpartition("\t")[0] + "\tmini" for row in rows if row.split("\t")[0] in RUNS]
+    chosen = ["\t".join([*row.split("\t")[:-2], "0", "mini"]) for row in rows if row.split("\t")[0] in (*CUSTOM, "t5", "vit")]
     project.write("workflow/runs.tsv", "\n".join([header, *chosen]) + "\n")
     project.append("workflow/presets/mini.yaml", SMALL)
     project.run()
@@ -35,7 +48,7 @@ def read(path):
 
 @pytest.mark.slow
 def test_every_snapshot_of_a_run_is_scored(trained):
-    for model in MODELS:
+    for model in (f"mini.{run}.s0" for run in CUSTOM):
         rows = read(trained.folder / f"results/models/{model}/scores.csv")
         assert [(row["snapshot"], row["layer"]) for row in rows] == [
             (step, layer) for step in ("0", "4", "12") for layer in "01"
@@ -48,20 +61,31 @@ def test_every_snapshot_of_a_run_is_scored(trained):
 @pytest.mark.slow
 def test_collected_tables_describe_the_runs(trained):
     collected = trained.folder / "results/mini/collected"
-    assert {row["model"] for row in read(collected / "runs.csv")} == MODELS
-    losses = read(collected / "losses.csv")
-    assert {(row["model"], row["split"]) for row in losses} == {
-        (model, split) for model in MODELS for split in ("train", "heldout")
-    }
-    assert [row["step"] for row in losses if row["model"] == "mini.encoder-2l-reference.s0"] == [
-        "2",
-        "4",
-        "6",
-        "8",
-        "10",
-        "12",
-        "12",
+    runs = {row["model"]: row for row in read(collected / "runs.csv")}
+    assert set(runs) == MODELS
+    assert {row["status"] for row in runs.values()} == {"ok"}
+    t5 = [runs[f"mini.t5.s0.{role}"] for role in ("encoder", "decoder")]
+    assert [(row["role"], row["group"], row["label"]) for row in t5] == [
+        (role, "encoder_decoder", f"T5 (trained here), {role}") for role in ("encoder", "decoder")
     ]
+    assert runs["mini.vit.s0"]["metric"] == "accuracy"
+    assert 0 < float(runs["mini.vit.s0"]["baseline"]) < 0.6
+    losses = read(collected / "losses.csv")
+    assert {row["model"] for row in losses} == RUNS
+    of_one = [(row["step"], row["split"]) for row in losses if row["model"] == "mini.encoder-2l-reference.s0"]
+    assert [step for step, split in of_one if split == "train"] == ["2", "4", "6", "8", "10", "12"]
+    assert [step for step, split in of_one if split == "heldout"] == ["0", "4", "12"]
+
+
+@pytest.mark.slow
+def test_models_trained_here_stand_at_their_size(trained):
+    summary = {row["model"]: row for row in read(trained.folder / "results/mini/collected/summary.csv")}
+    record = json.loads((trained.folder / "results/runs/mini.vit.s0/done.json").read_text())
+    weights = load_file(trained.folder / "results/runs/mini.vit.s0/snapshots/0000012/model.safetensors")
+    assert int(summary["mini.vit.s0"]["n_params"]) == record["n_params"] == sum(each.size for each in weights.values())
+    assert (trained.folder / "results/mini/figures/scores_vision.pdf").stat().st_size
+    drawn = read(trained.folder / "results/mini/figures/scores_encoder_decoder.csv")
+    assert {row["model"] for row in drawn} == {"mini.t5.s0.encoder", "mini.t5.s0.decoder"}
 
 
 @pytest.mark.slow
@@ -73,25 +97,88 @@ def test_figures_and_tables_of_training_are_rendered(trained):
     assert read(out / "tables/claims.csv")
 
 
+def trains(jobs):
+    """The training jobs of a dry run, by their first run."""
+    return {name.removeprefix("train_") for name in jobs if name.startswith("train_")}
+
+
 @pytest.mark.slow
 def test_what_trains_again_and_what_does_not(trained, tmp_path):
     project = trained.copy(tmp_path / "copy")
     assert project.planned() == {}
     project.append("workflow/qkgeom/scores.py", "\n# edited\n")
-    assert not {"train", "extract", "corpus"} & set(project.planned())
-    project.append("workflow/qkgeom/training/custom.py", "\n# edited\n")
+    assert not trains(project.planned()) and not {"extract", "corpus"} & set(project.planned())
+    project.append("workflow/qkgeom/training/families/t5.py", "\n# edited\n")
+    assert trains(project.planned()) == {"mini.encoder-2l-reference-symmetric.s0"}  # the job that T5 shares
+    project.append("workflow/qkgeom/training/families/custom.py", "\n# edited\n")
     planned = project.planned()
-    assert planned["train"] == MODELS
+    assert trains(planned) == {"mini.encoder-2l-reference.s0", "mini.encoder-2l-reference-symmetric.s0"}
     assert "corpus" not in planned
-    assert planned["extract"] == MODELS
 
 
 @pytest.mark.slow
-def test_a_longer_schedule_trains_again(trained, tmp_path):
+def test_a_longer_schedule_trains_again_and_what_shares_its_job_does_not(trained, tmp_path):
     project = trained.copy(tmp_path / "copy")
     text = (project.folder / "workflow/presets/mini.yaml").read_text()
-    project.write("workflow/presets/mini.yaml", text.replace("steps: 12", "steps: 14").replace("[0, 4, 12]", "[0, 4, 14]"))
-    assert project.planned()["train"] == MODELS
-    project.run("results/models/mini.decoder-2l-reference.s0/scores.csv")
-    rows = read(project.folder / "results/models/mini.decoder-2l-reference.s0/scores.csv")
-    assert [row["snapshot"] for row in rows[::2]] == ["0", "4", "14"]
+    longer = text.replace("t5: {d_model: 16,", "t5: {steps: 14, d_model: 16,")
+    project.write("workflow/presets/mini.yaml", longer)
+    job = "mini.encoder-2l-reference-symmetric.s0"
+    assert trains(project.planned()) == {job}
+    other = project.folder / f"results/runs/{job}/losses.csv"
+    before = other.stat().st_mtime_ns
+    project.run()
+    assert other.stat().st_mtime_ns == before
+    rows = read(project.folder / "results/models/mini.t5.s0.decoder/scores.csv")
+    assert [row["snapshot"] for row in rows[::2]] == ["0", "14"]
+    assert "is trained already" in (project.folder / f"results/mini/logs/train/{job}.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_model_below_its_margin_fails_the_check_and_not_the_figures(trained, tmp_path):
+    project = trained.copy(tmp_path / "copy")
+    text = (project.folder / "workflow/presets/mini.yaml").read_text()
+    project.write("workflow/presets/mini.yaml", text.replace("require_margins: false", "require_margins: true"))
+    result = project.snakemake()
+    assert result.returncode == 1
+    found = (project.folder / "results/mini/check.txt").read_text()
+    assert "mini.vit.s0 failed: this model learned too little to be a data point" in found
+    assert "mini.t5.s0.encoder failed" in found and "mini.encoder-2l-reference.s0 failed" not in found
+    assert (project.folder / "results/mini/figures/dynamics.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "told"),
+    [
+        ("family", "rnn", "there is no such family"),
+        ("role", "encoder-decoder", "family custom has another role"),
+        ("corpus", "", "family custom has another `corpus`"),
+        ("objective", "denoising", "family custom has no such objective"),
+        ("margin", "much", "margin has a value that is not allowed"),
+    ],
+)
+def test_a_row_that_does_not_fit_its_family(tmp_path, column, cell, told):
+    project = Project.create(tmp_path / "project")
+    header, row, *_ = (ROOT / "workflow/runs.tsv").read_text().splitlines()
+    cells = dict(zip(header.split("\t"), row.split("\t"), strict=True)) | {column: cell}
+    project.write("workflow/runs.tsv", header + "\n" + "\t".join(cells.values()) + "\n")
+    project.append("workflow/presets/mini.yaml", SMALL)
+    result = project.snakemake("-n")
+    assert result.returncode == 1 and told in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("preset", ["mini", "smoke", "paper"])
+def test_every_run_of_a_preset_has_a_plan(preset):
+    training = read_preset(preset)["training"]
+    runs = read_runs(preset)
+    plans = {name: plan_run(run, training, "cpu") for name, run in runs.items()}
+    custom = {(run.corpus, run.n_layer, run.role, run.init) for run in runs.values() if run.family == "custom"}
+    assert len(custom) == 27
+    if preset == "paper":
+        schedule = next(iter(plans.values())).schedule
+        assert (schedule.steps, schedule.batch, schedule.accumulation, schedule.log_every) == (200_000, 32, 8, 200)
+        assert (schedule.learning_rate, schedule.warmup, schedule.weight_decay) == (5e-5, 200, 0.01)
+        assert set(range(0, 200_001, 1000)) <= set(schedule.snapshots)
+    else:
+        assert {run.family for run in runs.values()} == set(families.names())
+        assert all(run.margin for run in runs.values() if run.family != "custom")
+        assert {run.seed for run in runs.values() if run.corpus == "reference"} == {0, 1}

@@ -22,6 +22,7 @@ PANELS = {
 }
 COLUMNS = ["model", "label", "role", "n_params", "n_layers", *(f"{s}_{q}" for s in PANELS for q in ("median", "q1", "q3"))]
 FEW_LAYERS = 3  # with fewer, quartiles over layers say little
+ASIDE = 1.05  # factor on the axis
 FEW_MODELS = 12  # up to so many are named in the figure
 
 
@@ -55,7 +56,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
 def _name_models(figure: Figure, panels: Iterable[Axes], numbers: pd.DataFrame) -> None:
     """Names beside the points where there is room, else numbers beside the points and a key below."""
     colours = numbers["role"].map(COLOURS)
-    x = _sizes(numbers["n_params"])
+    x = _sizes(numbers)
     data = [
         (axes, np.column_stack([x, numbers[f"{score}_median"]]), numbers[[f"{score}_q1", f"{score}_q3"]].to_numpy(float))
         for axes, score in zip(panels, PANELS, strict=True)
@@ -85,7 +86,7 @@ def _write_key(figure: Figure, key: Sequence[str], colours: Sequence[str]) -> No
 def _draw_points(axes: Axes, numbers: pd.DataFrame, score: str) -> None:
     few = len(numbers) <= FEW_MODELS
     look = {"linestyle": "none", "markersize": 4.5 if few else 3.8, "elinewidth": 0.8}
-    x = _sizes(numbers["n_params"])
+    x = _sizes(numbers)
     median = numbers[f"{score}_median"]
     bars = np.stack([median - numbers[f"{score}_q1"], numbers[f"{score}_q3"] - median]).clip(0)
     for role, open_marker in _kinds(numbers):
@@ -104,11 +105,16 @@ def _kinds(numbers: pd.DataFrame) -> list[tuple[str, bool]]:
     return [(role, few) for few in (False, True) for role in COLOURS if (role, few) in there]
 
 
-def _sizes(n_params: pd.Series) -> np.ndarray:
-    """Positions on the axis; a model of unknown size stands one decade left of the others' first."""
-    known = n_params.dropna().astype(float)
+def _sizes(numbers: pd.DataFrame) -> np.ndarray:
+    """Positions on the axis; a model of unknown size stands one decade left of the others' first.
+
+    An encoder and a decoder of the same size, such as the two towers of one model, stand side by side.
+    """
+    known = numbers["n_params"].dropna().astype(float)
     first = 10 ** np.floor(np.log10(known.min())) if len(known) else 1.0
-    return n_params.astype(float).fillna(first / 10).to_numpy()
+    sizes = numbers["n_params"].astype(float).fillna(first / 10).to_numpy()
+    shared = pd.Series(list(numbers["role"])).groupby(sizes).transform("nunique").to_numpy() > 1
+    return np.where(shared, sizes * numbers["role"].map({"encoder": 1 / ASIDE, "decoder": ASIDE}).to_numpy(float), sizes)
 
 
 def _scale_sizes(axes: Axes, n_params: pd.Series) -> None:
