@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-LARGE = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+LARGE = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".parquet")
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 
 
@@ -98,7 +98,10 @@ class Hub:
         return f"http://127.0.0.1:{self.servers[side].server_port}"
 
     def add(self, repo: str, files: Mapping[str, bytes] | Path, revision: str = "main", **flags: bool) -> str:
-        """Makes a commit of a folder's files, or of files by name, and points `revision` to it; gives the commit."""
+        """Makes a commit of a folder's files, or of files by name, and points `revision` to it; gives the commit.
+
+        A data set's name begins with `datasets/`.
+        """
         if isinstance(files, Path):
             files = {path.relative_to(files).as_posix(): path.read_bytes() for path in files.rglob("*") if path.is_file()}
         known = self.repos.setdefault(repo, Repo())
@@ -196,10 +199,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hub(self, payload: str) -> tuple[int, dict[str, str], bytes]:
         path = urlsplit(self.path).path
-        if match := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)", path):
+        path = re.sub("^/api/models/|^/api/(?=datasets/)", "/info/", path)
+        if match := re.fullmatch(r"/info/((?:datasets/)?[^/]+(?:/[^/]+)?)", path):
             return self._in_repo(match[1], "main", "info")
-        if match := re.fullmatch(r"/api/models/(.+?)/(revision|tree|paths-info)/([^/]+)/?", path):
-            return self._in_repo(match[1], unquote(match[3]), match[2], payload)
+        if match := re.fullmatch(r"/info/(.+?)/(revision|tree|paths-info)/([^/]+)(?:/(.*))?", path):
+            detail = unquote(match[4] or "") if match[2] == "tree" else payload
+            return self._in_repo(match[1], unquote(match[3]), match[2], detail)
         if match := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
             return self._in_repo(match[1], unquote(match[2]), "resolve", unquote(match[3]))
         return 404, {}, b"Not Found"
@@ -221,8 +226,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._resolve(commit, detail, files)
         if what in ("info", "revision"):
             siblings = [_entry(path, content, "rfilename") for path, content in files.items()]
-            return _json({"id": name, "modelId": name, "sha": commit, "siblings": siblings})
-        chosen = parse_qs(detail).get("paths", files) if what == "paths-info" else files
+            plain = name.removeprefix("datasets/")
+            return _json({"id": plain, "modelId": plain, "sha": commit, "siblings": siblings})
+        if what == "tree" and detail and not any(path.startswith(f"{detail}/") for path in files):
+            return 404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": f"{detail} does not exist"}, b""
+        if what == "tree":
+            return _json(_tree(files, detail, "recursive=true" in self.path.lower()))
+        chosen = parse_qs(detail).get("paths", [])
         return _json([_entry(path, files[path], "path") for path in chosen if path in files])
 
     def _resolve(self, commit: str, name: str, files: Mapping[str, bytes]) -> tuple[int, dict[str, str], bytes]:
@@ -255,6 +265,16 @@ def _entry(path: str, content: bytes, key: str) -> dict[str, object]:
     if large:
         entry["lfs"] = {"sha256": digest, "oid": digest, "size": len(content), "pointerSize": 134}
     return entry
+
+
+def _tree(files: Mapping[str, bytes], folder: str, recursive: bool) -> list[dict[str, object]]:
+    """What is in a folder, or anywhere below it."""
+    inside = [path for path in files if path.startswith(f"{folder}/" if folder else "")]
+    depth = folder.count("/") + 1 if folder else 0
+    parents = {"/".join(path.split("/")[:end]) for path in inside for end in range(depth + 1, path.count("/") + 1)}
+    folders = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(parents)]
+    entries = folders + [_entry(path, files[path], "path") for path in inside]
+    return [entry for entry in entries if recursive or entry["path"].count("/") == depth]
 
 
 def _json(value: object) -> tuple[int, dict[str, str], bytes]:
