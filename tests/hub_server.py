@@ -292,14 +292,19 @@ time.sleep = cut_short
 from importlib import import_module
 from qkgeom.errors import QkgeomError
 from qkgeom.sources import SCHEMES, split_uri
+def fetch(uri, sha256):
+    scheme, address = split_uri(uri)
+    with import_module(f"qkgeom.sources.{SCHEMES[scheme]}").fetch(address, sha256) as got:
+        answer = {"weights": [str(path) for path in got.weights], "origin": dict(got.origin)}
+        return answer | {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+def verb(*arguments):
+    import_module("qkgeom.cli").app(arguments, standalone_mode=False)
+    return {}
 for line in sys.stdin:
-    uri, sha256 = json.loads(line)
+    function, arguments = json.loads(line)
     waits.clear()
     try:
-        scheme, address = split_uri(uri)
-        with import_module(f"qkgeom.sources.{SCHEMES[scheme]}").fetch(address, sha256) as got:
-            answer = {"weights": [str(path) for path in got.weights], "origin": dict(got.origin)}
-            answer |= {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+        answer = globals()[function](*arguments)
     except QkgeomError as error:
         answer = {"error": type(error).__name__, "text": str(error)}
     print(json.dumps(answer | {"waits": waits, "torch": "torch" in sys.modules}), flush=True)
@@ -336,7 +341,14 @@ class Client:
 
     def fetch(self, uri: str, sha256: str | None = None) -> dict:
         """Fetches; gives `weights`, `config`, `index`, `origin`, or `error` and `text`; and `waits`, the seconds asked for."""
-        self.process.stdin.write(json.dumps([uri, sha256]) + "\n")
+        return self._ask("fetch", uri, sha256)
+
+    def verb(self, *arguments: object) -> dict:
+        """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""
+        return self._ask("verb", *map(str, arguments))
+
+    def _ask(self, function: str, *arguments: str | None) -> dict:
+        self.process.stdin.write(json.dumps([function, arguments]) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, f"the client died: {self.errors.read_text()}"

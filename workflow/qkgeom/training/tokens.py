@@ -27,7 +27,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 HELD_OUT = 10  # one document in so many
 SPLITS = ("train", "heldout")
 RECORD = "corpus.json"
-BATCH = 2**20  # characters tokenised at a time
+BATCH = 2**18  # characters tokenised at a time
 CHUNK = 2**20  # tokens read back at a time
 
 
