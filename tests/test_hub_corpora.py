@@ -13,12 +13,13 @@ import pytest
 
 import hub_server
 from hub_server import Client, Hub, client, closed_port
-from qkgeom.training.corpora.hub import CORPORA
+from qkgeom.training.corpora.hub import CORPORA, PAUSES
 from qkgeom.training.tokens import SPECIAL, read_corpus, write_corpus
 from qkgeom.training.vocabulary import train_tokenizer
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 
+CLIENT_TRIES = 6  # what huggingface_hub does itself for a range of a file
 CONFIG = CORPORA["wikipedia"].config
 README = f"""---
 configs:
@@ -144,6 +145,20 @@ def test_a_fault_that_passes_changes_nothing(hub: Hub, hub_client: Client, token
     answer = corpus(hub_client, tmp_path / "streamed", tokenizer)
     assert "error" not in answer, answer["text"]
     assert answer["waits"] and hub.faults[0].times == 0
+    assert read_corpus(tmp_path / "streamed").digest == digest(tmp_path / "at hand", seed)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("match", "times"), [("hub GET .*/train-00001", CLIENT_TRIES + 1), ("hub GET .*/tree/", 2 * CLIENT_TRIES)]
+)
+def test_a_stream_is_taken_up_where_it_broke_off(hub: Hub, hub_client: Client, tokenizer, tmp_path, match, times):
+    seed = 500 + times
+    hub.add("datasets/wikimedia/wikipedia", wikipedia(seed))
+    hub.fail(match, times, status=503)
+    answer = corpus(hub_client, tmp_path / "streamed", tokenizer)
+    assert "error" not in answer, answer["text"]
+    assert PAUSES[0] in answer["waits"] and hub.faults[0].times == 0
     assert read_corpus(tmp_path / "streamed").digest == digest(tmp_path / "at hand", seed)
 
 

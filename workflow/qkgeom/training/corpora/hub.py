@@ -6,18 +6,26 @@ duplicates. Both are Parquet files, since `datasets` runs no scripts.
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault
 from qkgeom.sources.hub_client import ask
 from qkgeom.sources.hub_faults import fault_for, innermost, public_endpoint, require_endpoint, said
 from qkgeom.training.corpora.base import Documents
 
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+logger = logging.getLogger(__name__)
 COLUMN = "text"
 ROWS = 256  # decoded at a time
+PAUSES = 10.0, 60.0, 300.0  # seconds, after the minutes for which the clients themselves try again
 
 
 @dataclass(frozen=True)
@@ -67,19 +75,35 @@ def _commit(data_set: DataSet) -> str:
 
 
 def _texts(data_set: DataSet, commit: str) -> Iterator[str]:
+    """The texts; a stream that breaks off is taken up again where it was, after a pause."""
+    rows, pauses = None, iter(PAUSES)
+    while True:
+        try:
+            if rows is None:
+                rows = _rows(data_set, commit)
+            for row in rows:
+                pauses = iter(PAUSES)
+                yield row[COLUMN]
+            return
+        except Exception as error:
+            fault = _fault(error, data_set, commit)
+            if fault is None:
+                raise
+            pause = next(pauses, None) if isinstance(fault, TransientFault) else None
+            if pause is None:
+                raise fault from error
+            logger.warning("%s: %s; going on in %.0f seconds", data_set.page, fault.what, pause)
+        time.sleep(pause)
+        if rows is not None:
+            rows.load_state_dict(rows.state_dict())
+
+
+def _rows(data_set: DataSet, commit: str) -> IterableDataset:
     from datasets import load_dataset
 
-    try:
-        # When the hub fails, `datasets` looks for another version in its cache: give it none.
-        with tempfile.TemporaryDirectory() as empty:
-            options = {"split": data_set.split, "revision": commit, "cache_dir": empty, "columns": [COLUMN], "batch_size": ROWS}
-            for row in load_dataset(data_set.repo, data_set.config, streaming=True, **options):
-                yield row[COLUMN]
-    except Exception as error:
-        fault = _fault(error, data_set, commit)
-        if fault is None:
-            raise
-        raise fault from error
+    options = {"split": data_set.split, "revision": commit, "columns": [COLUMN], "batch_size": ROWS}
+    with tempfile.TemporaryDirectory() as empty:  # when the hub fails, `datasets` takes another version from its cache
+        return load_dataset(data_set.repo, data_set.config, streaming=True, cache_dir=empty, **options)
 
 
 def _fault(error: Exception, data_set: DataSet, commit: str) -> QkgeomError | None:
