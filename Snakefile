@@ -1,7 +1,8 @@
 # qkgeom: symmetry and directionality of query-key weights, from checkpoints to figures.
 #
 # Paths
-#   results/<preset>/corpora/<corpus>/corpus.json   corpus
+#   results/<preset>/corpora/tokenizer.json         tokenizer
+#   results/<preset>/corpora/<corpus>/corpus.json   corpus    (its tokens beside it)
 #   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
 #   results/models/<model>/manifest.json            extract   (weights beside it: <snapshot>.safetensors)
 #   results/models/<model>/scores.csv               score

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-LARGE = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+LARGE = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".parquet")
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 
 
@@ -98,7 +98,10 @@ class Hub:
         return f"http://127.0.0.1:{self.servers[side].server_port}"
 
     def add(self, repo: str, files: Mapping[str, bytes] | Path, revision: str = "main", **flags: bool) -> str:
-        """Makes a commit of a folder's files, or of files by name, and points `revision` to it; gives the commit."""
+        """Makes a commit of a folder's files, or of files by name, and points `revision` to it; gives the commit.
+
+        A data set's name begins with `datasets/`.
+        """
         if isinstance(files, Path):
             files = {path.relative_to(files).as_posix(): path.read_bytes() for path in files.rglob("*") if path.is_file()}
         known = self.repos.setdefault(repo, Repo())
@@ -196,10 +199,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hub(self, payload: str) -> tuple[int, dict[str, str], bytes]:
         path = urlsplit(self.path).path
-        if match := re.fullmatch(r"/api/models/([^/]+(?:/[^/]+)?)", path):
+        path = re.sub("^/api/models/|^/api/(?=datasets/)", "/info/", path)
+        if match := re.fullmatch(r"/info/((?:datasets/)?[^/]+(?:/[^/]+)?)", path):
             return self._in_repo(match[1], "main", "info")
-        if match := re.fullmatch(r"/api/models/(.+?)/(revision|tree|paths-info)/([^/]+)/?", path):
-            return self._in_repo(match[1], unquote(match[3]), match[2], payload)
+        if match := re.fullmatch(r"/info/(.+?)/(revision|tree|paths-info)/([^/]+)(?:/(.*))?", path):
+            detail = unquote(match[4] or "") if match[2] == "tree" else payload
+            return self._in_repo(match[1], unquote(match[3]), match[2], detail)
         if match := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
             return self._in_repo(match[1], unquote(match[2]), "resolve", unquote(match[3]))
         return 404, {}, b"Not Found"
@@ -221,8 +226,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._resolve(commit, detail, files)
         if what in ("info", "revision"):
             siblings = [_entry(path, content, "rfilename") for path, content in files.items()]
-            return _json({"id": name, "modelId": name, "sha": commit, "siblings": siblings})
-        chosen = parse_qs(detail).get("paths", files) if what == "paths-info" else files
+            plain = name.removeprefix("datasets/")
+            return _json({"id": plain, "modelId": plain, "sha": commit, "siblings": siblings})
+        if what == "tree" and detail and not any(path.startswith(f"{detail}/") for path in files):
+            return 404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": f"{detail} does not exist"}, b""
+        if what == "tree":
+            return _json(_tree(files, detail, "recursive=true" in self.path.lower()))
+        chosen = parse_qs(detail).get("paths", [])
         return _json([_entry(path, files[path], "path") for path in chosen if path in files])
 
     def _resolve(self, commit: str, name: str, files: Mapping[str, bytes]) -> tuple[int, dict[str, str], bytes]:
@@ -257,6 +267,16 @@ def _entry(path: str, content: bytes, key: str) -> dict[str, object]:
     return entry
 
 
+def _tree(files: Mapping[str, bytes], folder: str, recursive: bool) -> list[dict[str, object]]:
+    """What is in a folder, or anywhere below it."""
+    inside = [path for path in files if path.startswith(f"{folder}/" if folder else "")]
+    depth = folder.count("/") + 1 if folder else 0
+    parents = {"/".join(path.split("/")[:end]) for path in inside for end in range(depth + 1, path.count("/") + 1)}
+    folders = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(parents)]
+    entries = folders + [_entry(path, files[path], "path") for path in inside]
+    return [entry for entry in entries if recursive or entry["path"].count("/") == depth]
+
+
 def _json(value: object) -> tuple[int, dict[str, str], bytes]:
     return 200, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
@@ -272,14 +292,19 @@ time.sleep = cut_short
 from importlib import import_module
 from qkgeom.errors import QkgeomError
 from qkgeom.sources import SCHEMES, split_uri
+def fetch(uri, sha256):
+    scheme, address = split_uri(uri)
+    with import_module(f"qkgeom.sources.{SCHEMES[scheme]}").fetch(address, sha256) as got:
+        answer = {"weights": [str(path) for path in got.weights], "origin": dict(got.origin)}
+        return answer | {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+def verb(*arguments):
+    import_module("qkgeom.cli").app(arguments, standalone_mode=False)
+    return {}
 for line in sys.stdin:
-    uri, sha256 = json.loads(line)
+    function, arguments = json.loads(line)
     waits.clear()
     try:
-        scheme, address = split_uri(uri)
-        with import_module(f"qkgeom.sources.{SCHEMES[scheme]}").fetch(address, sha256) as got:
-            answer = {"weights": [str(path) for path in got.weights], "origin": dict(got.origin)}
-            answer |= {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+        answer = globals()[function](*arguments)
     except QkgeomError as error:
         answer = {"error": type(error).__name__, "text": str(error)}
     print(json.dumps(answer | {"waits": waits, "torch": "torch" in sys.modules}), flush=True)
@@ -316,7 +341,14 @@ class Client:
 
     def fetch(self, uri: str, sha256: str | None = None) -> dict:
         """Fetches; gives `weights`, `config`, `index`, `origin`, or `error` and `text`; and `waits`, the seconds asked for."""
-        self.process.stdin.write(json.dumps([uri, sha256]) + "\n")
+        return self._ask("fetch", uri, sha256)
+
+    def verb(self, *arguments: object) -> dict:
+        """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""
+        return self._ask("verb", *map(str, arguments))
+
+    def _ask(self, function: str, *arguments: str | None) -> dict:
+        self.process.stdin.write(json.dumps([function, arguments]) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, f"the client died: {self.errors.read_text()}"

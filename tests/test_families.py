@@ -44,7 +44,7 @@ def _text(count: int, seed: int) -> np.ndarray:
     return (len(SPECIAL) + steps % (40 - len(SPECIAL))).astype(np.int32)
 
 
-CORPUS = Corpus("made up", _text(4000, 0), _text(800, 1), 40, "digest")
+CORPUS = Corpus("made up", _text(4000, 0), _text(800, 1), 40, "digest", {token: i for i, token in enumerate(SPECIAL)})
 
 
 def recipe(name: str, seed: int = 0) -> Recipe:

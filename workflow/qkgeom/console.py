@@ -6,7 +6,8 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from qkgeom import __version__
@@ -39,3 +40,26 @@ def track(items: Sequence[T], label: str) -> Iterator[T]:
             last = time.monotonic()
             logger.info("%s: %d of %d", label, done, len(items))
         yield item
+
+
+@contextmanager
+def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how much of `total` is done: a bar on a terminal, or a line now and then in a log."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bars:
+            task = bars.add_task(label, total=total)
+            yield lambda done: bars.update(task, completed=done)
+        return
+    began = last = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > QUIET_INTERVAL:
+            last = now
+            logger.info("%s: %d of at most %d, %.0f/s", label, done, total, done / (now - began))
+
+    yield tell

@@ -45,6 +45,6 @@ def require_valid(value: Mapping[str, object], name: str, where: object) -> None
     if error.validator == "required":
         missing = [name for name in error.schema["required"] if name not in error.instance]
         raise UsageError(f"{', '.join(missing)} is missing", where=where, fix="add it")
-    expected = error.schema.get("description") if error.validator == "pattern" else None
+    expected = error.schema.get("description") if error.validator in ("pattern", "oneOf") else None
     expected = expected or error.message.removeprefix(f"{error.instance!r} ")
     raise UsageError(f"{key} has a value that is not allowed", where=where, found=repr(error.instance), expected=expected)

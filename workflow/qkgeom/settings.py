@@ -32,6 +32,7 @@ class Settings:
     only: tuple[str, ...]
     package_index: bool
     hub_slots: int
+    jigsaw_zip: str
     examples: Mapping[str, Example]
     training: Mapping[str, Mapping[str, object]]
 

@@ -17,12 +17,14 @@ from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
 from qkgeom.sources import source_module, split_uri
+from qkgeom.training import corpora
 from qkgeom.training.plans import plan_run
 
 prepare_jobs(WORKFLOW)
 try:
     SETTINGS = read_settings(config)
     RUNS = read_runs(SETTINGS.preset)
+    CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
     PLANS = {name: plan_run(run, SETTINGS.training, SETTINGS.device) for name, run in RUNS.items()}
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     ALL_MODELS = read_models() | TRAINED
@@ -33,7 +35,6 @@ except QkgeomError as error:
     raise WorkflowError(str(error)) from None
 
 COLLECTED = ("scores", "summary", "losses", "runs")
-CORPORA = sorted({run.corpus for run in RUNS.values() if run.corpus})
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
@@ -43,6 +44,7 @@ wildcard_constraints:
     model="|".join(map(re.escape, ALL_MODELS)),
     figure="|".join(map(re.escape, FIGURES)),
     table="|".join(map(re.escape, TABLES)),
+    corpus="|".join(map(re.escape, corpora.kinds())),
 
 
 def extract_arguments(wildcards):
@@ -79,10 +81,34 @@ def extract_inputs(wildcards):
     return [f"results/runs/{run_of(wildcards.model)}/done.json"] if wildcards.model in TRAINED else []
 
 
-def corpus_arguments():
-    """Sizes of the corpora, which share one vocabulary."""
-    sizes = SETTINGS.training.get("corpora", {})
-    return shlex.join(word for key, value in sizes.items() for word in (f"--{key.replace('_', '-')}", str(value)))
+def tokenizer_arguments(wildcards):
+    """What `tokenizer` is told: which one to fetch, or the texts to train it on and its size."""
+    sizes = SETTINGS.training["corpora"]
+    if "tokenizer" in sizes:
+        return shlex.join(["--pretrained", sizes["tokenizer"]])
+    return shlex.join([*CORPORA, "--vocab-size", str(sizes["vocab_size"])])
+
+
+def corpus_arguments(wildcards):
+    """What `corpus` is told: how much to keep, and where the user's own file is."""
+    own_file = ["--jigsaw-zip", SETTINGS.jigsaw_zip] if wildcards.corpus == "jigsaw" else []
+    return shlex.join(["--longest", str(SETTINGS.training["corpora"]["longest"]), *own_file])
+
+
+def corpus_files(wildcards):
+    """Size and time of the user's own file, so that a changed one is read again."""
+    path = Path(SETTINGS.jigsaw_zip)
+    return [path.stat().st_size, path.stat().st_mtime_ns] if wildcards.corpus == "jigsaw" and path.is_file() else []
+
+
+def corpus_code(wildcards):
+    """Digest of the code that reads this corpus, not the others'."""
+    return code_digest("verbs.corpus", f"training.corpora.{corpora.kind_of(wildcards.corpus)}")
+
+
+def corpus_resource(streamed, other):
+    """A resource of `corpus`, which takes hours and the network for a streamed corpus."""
+    return lambda wildcards: streamed if corpora.kind_of(wildcards.corpus) == "hub" else other
 
 
 def training_jobs():

@@ -1,27 +1,53 @@
 """Requires: rows of runs.tsv. Gives: results/runs/<run>/done.json, with snapshots and the loss curves beside it."""
 
 
-rule corpus:
-    """Tokenises the texts that the environment contains."""
+rule tokenizer:
+    """Trains the tokenizer that the preset's corpora share, or fetches it."""
     output:
-        expand(f"{OUT}/corpora/{{corpus}}/corpus.json", corpus=CORPORA),
+        f"{OUT}/corpora/tokenizer.json",
     log:
-        f"{OUT}/logs/corpus/corpus.log",
+        f"{OUT}/logs/tokenizer/tokenizer.log",
     benchmark:
-        f"{OUT}/benchmarks/corpus/corpus.tsv"
+        f"{OUT}/benchmarks/tokenizer/tokenizer.tsv"
     conda:
         CONDA
     threads: 1
     resources:
         mem_mb=2000,
         runtime=30,
+        hub_slots=1 if "tokenizer" in SETTINGS.training.get("corpora", {}) else 0,
     params:
-        folder=subpath(output[0], ancestor=2),
-        names=CORPORA,
-        sizes=corpus_arguments(),
-        code=code_digest("verbs.corpus"),
+        arguments=tokenizer_arguments,
+        code=code_digest("verbs.tokenizer"),
     shell:
-        "python -m qkgeom corpus {params.names} {params.sizes} --output {params.folder} > {log} 2>&1"
+        "python -m qkgeom tokenizer {params.arguments} --output {output} > {log} 2>&1"
+
+
+rule corpus:
+    """Tokenises one corpus."""
+    input:
+        rules.tokenizer.output,
+    output:
+        f"{OUT}/corpora/{{corpus}}/corpus.json",
+    log:
+        f"{OUT}/logs/corpus/{{corpus}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/corpus/{{corpus}}.tsv"
+    conda:
+        CONDA
+    threads: SETTINGS.threads
+    resources:
+        mem_mb=corpus_resource(4000, 2000),
+        runtime=corpus_resource(24 * 60, 30),
+        hub_slots=corpus_resource(1, 0),
+    params:
+        folder=subpath(output[0], parent=True),
+        arguments=corpus_arguments,
+        files=corpus_files,
+        code=corpus_code,
+    shell:
+        "python -m qkgeom corpus {wildcards.corpus} --tokenizer {input} {params.arguments}"
+        " --threads {threads} --output {params.folder} > {log} 2>&1"
 
 
 for runs_of_job in training_jobs():

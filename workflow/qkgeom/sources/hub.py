@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from qkgeom.errors import ModelFault, TransientFault, UsageError
 from qkgeom.files import write_text
@@ -22,6 +23,7 @@ from qkgeom.sources.hub_client import ask
 from qkgeom.sources.hub_faults import require_endpoint
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")  # PEP 695 needs Python 3.12
 _ADDRESS = re.compile(r"(?P<repo>[^@]+)(@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -60,8 +62,26 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         ModelFault: the repository, revision or file is missing, access is refused, or a file is not what the hub states.
         TransientFault: the hub cannot be reached and its cache does not hold the checkpoint, or the disk is full.
     """
-    repo, revision = parse_address(address)
-    yield _fetch(repo, revision, sha256)
+    yield _fetch(address, lambda listing: _take(listing, sha256))
+
+
+def fetch_file(address: str, name: str) -> tuple[Path, Listing]:
+    """One file of a repository, checked, in the hub's cache, and the commit it is of.
+
+    Args:
+        address: see `fetch`.
+        name: of the file.
+
+    Raises:
+        UsageError, ModelFault, TransientFault: see `fetch`.
+    """
+
+    def take(listing: Listing) -> tuple[Path, Listing]:
+        if name not in listing.files:
+            raise ModelFault("a repository has no such file", where=listing, expected=name, found=", ".join(listing.files))
+        return _download(listing, name)[0], listing
+
+    return _fetch(address, take)
 
 
 def parse_address(address: str) -> tuple[str, str]:
@@ -105,7 +125,9 @@ def look_up(repo: str, revision: str) -> Listing:
     return Listing(repo, revision, commit, {name: _known(digest) for name, digest in stated.items()})
 
 
-def _fetch(repo: str, revision: str, sha256: str | None) -> Fetched:
+def _fetch(address: str, take: Callable[[Listing], T]) -> T:
+    """What `take` makes of a revision's files, those of the hub's cache if the hub cannot be reached."""
+    repo, revision = parse_address(address)
     try:
         listing = look_up(repo, revision)
     except TransientFault as fault:
@@ -114,10 +136,10 @@ def _fetch(repo: str, revision: str, sha256: str | None) -> Fetched:
             raise
         logger.warning("%s: %s; going on with commit %s in the hub's cache", listing, fault.what, listing.commit)
         try:
-            return _take(listing, sha256)
+            return take(listing)
         except ModelFault as incomplete:  # of the cache, as far as anyone can tell from here
             raise fault from incomplete
-    return _take(listing, sha256)
+    return take(listing)
 
 
 def _take(listing: Listing, sha256: str | None) -> Fetched:

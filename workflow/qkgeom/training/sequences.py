@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qkgeom.errors import UsageError
-from qkgeom.training.tokens import SPECIAL, Corpus
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     import torch
@@ -96,11 +96,11 @@ class Sequences:
         if self.masked:
             rng = np.random.default_rng(seed)
             chance, kind = rng.random(tokens.shape), rng.random(tokens.shape)
-            ordinary = tokens >= len(SPECIAL)
+            ordinary = ~np.isin(tokens, list(self.corpus.special.values()))
             # at least one, since the loss of none is NaN
             predicted = ordinary & (chance <= max(MASKED, chance.min(where=ordinary, initial=1.0)))
             labels[~predicted] = IGNORED
-            tokens[predicted & (kind < 0.8)] = SPECIAL.index("[MASK]")
-            random_tokens = rng.integers(len(SPECIAL), self.corpus.vocab_size, tokens.shape)
+            tokens[predicted & (kind < 0.8)] = self.corpus.special["[MASK]"]
+            random_tokens = self.corpus.ordinary[rng.integers(0, len(self.corpus.ordinary), tokens.shape)]
             tokens = np.where(predicted & (kind >= 0.9), random_tokens, tokens)
         return {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}

@@ -1,28 +1,34 @@
-"""An embedded corpus as tokens: one WordPiece for all three corpora, documents split into train and held-out.
+"""A corpus as tokens, written while its documents come in, which are split into train and held-out.
 
-A token file is one long row of ids, every document ended by [SEP]; sequences are cut from it (packed, no padding).
+A token file is one long row of ids, every document ended by [SEP]; sequences are cut from it (packed, no padding). It is
+raw: corpus.json says what its numbers are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from qkgeom.console import progress
 from qkgeom.errors import QkgeomError, UsageError
-from qkgeom.files import whole_file, write_json, write_text
+from qkgeom.files import whole_file, write_json
 
 if TYPE_CHECKING:
     import numpy as np
     from tokenizers import Tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-RARE = 20  # letters seen less often are unknown to the tokenizer
 HELD_OUT = 10  # one document in so many
 SPLITS = ("train", "heldout")
+RECORD = "corpus.json"
+BATCH = 2**18  # characters tokenised at a time
+CHUNK = 2**20  # tokens read back at a time
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,11 @@ class Corpus:
 
     Attributes:
         name: of the corpus.
-        train: int32 ids [n].
-        heldout: int32 ids [n].
+        train: ids [n].
+        heldout: ids [n].
         vocab_size: number of ids.
         digest: of the tokens and the vocabulary, for the run's record.
+        special: token -> id, of those that do not stand for text, `SPECIAL` at least.
     """
 
     name: str
@@ -42,85 +49,151 @@ class Corpus:
     heldout: np.ndarray
     vocab_size: int
     digest: str
+    special: Mapping[str, int]
+
+    @cached_property
+    def ordinary(self) -> np.ndarray:
+        """The ids that stand for text, ascending."""
+        import numpy as np
+
+        return np.setdiff1d(np.arange(self.vocab_size), list(self.special.values()))
 
 
-def train_tokenizer(texts: list[str], vocab_size: int) -> str:
-    """A lower-case WordPiece (BERT's) trained on `texts`, as the JSON of the tokenizers library.
+def read_tokenizer(text: str) -> tuple[Tokenizer, dict[str, int]]:
+    """A tokenizer that cuts and pads nothing, and the ids of its special tokens.
+
+    Args:
+        text: JSON of the tokenizers library.
 
     Raises:
-        UsageError: the vocabulary has no room beside the special tokens and the letters.
+        UsageError: it is not such JSON, or lacks one of BERT's special tokens.
     """
-    from tokenizers import trainers
+    from tokenizers import Tokenizer
 
-    tokenizer = _word_piece(None)
-    counts = Counter(letter for text in texts for letter in tokenizer.normalizer.normalize_str(text) if letter.strip())
-    letters = sorted(letter for letter, count in counts.items() if count >= RARE)
-    # The trainer numbers continued letters as it meets them, in an order that varies from run to run, and breaks ties
-    # between merges by number: all that it may use, given beforehand as special tokens, make the vocabulary reproducible.
-    first = [*SPECIAL, *letters, *("##" + letter for letter in letters)]
-    if vocab_size <= len(first):
-        raise UsageError(
-            "the vocabulary is too small",
-            found=vocab_size,
-            expected=f"more than {len(first)}: {len(SPECIAL)} special tokens and the letters of the corpus",
-            fix="raise vocab_size in the preset",
-        )
-    alphabet = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=first, show_progress=False, **alphabet)
-    tokenizer.train_from_iterator(texts, trainer)
-    plain = _word_piece(tokenizer.get_vocab())
-    plain.add_special_tokens(list(SPECIAL))
-    return plain.to_str()
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise UsageError("this is not a tokenizer of the tokenizers library", found=error) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    missing = [token for token in SPECIAL if tokenizer.token_to_id(token) is None]
+    if missing:
+        raise UsageError(f"a tokenizer has no {', '.join(missing)}", expected=", ".join(SPECIAL))
+    declared = {str(token): index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    return tokenizer, declared | {token: tokenizer.token_to_id(token) for token in SPECIAL}
 
 
-def _word_piece(vocab: dict[str, int] | None) -> Tokenizer:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
-
-
-def write_corpus(folder: Path, name: str, texts: list[str], tokenizer_json: str, longest: int) -> None:
-    """Tokenises documents and writes `tokenizer.json`, `train.npy`, `heldout.npy` and, last, `corpus.json`.
+def write_corpus(
+    folder: Path,
+    name: str,
+    texts: Iterable[str],
+    tokenizer_json: str,
+    longest: int,
+    *,
+    streamed: bool = False,
+    origin: Mapping[str, object] | None = None,
+) -> None:
+    """Tokenises documents as they come, and writes `train.bin`, `heldout.bin` and, last, `corpus.json`.
 
     Args:
         folder: of this corpus.
         name: of the corpus.
-        texts: its documents.
-        tokenizer_json: see `train_tokenizer`.
+        texts: its documents, of which a few are held in memory at a time.
+        tokenizer_json: see `read_tokenizer`.
         longest: tokens kept of each split at most.
+        streamed: whether to stop at `longest` training tokens, and not to read on for more held-out ones.
+        origin: where the documents come from, for the record.
 
     Raises:
+        UsageError: the tokenizer cannot be used.
         QkgeomError: there are too few documents to hold any out.
+        TransientFault: the disk refuses the write.
     """
     import numpy as np
-    from tokenizers import Tokenizer
 
-    held_out = [int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT == 0 for text in texts]
-    if not any(held_out) or all(held_out):
-        raise QkgeomError(
-            "a corpus is too small to be split into train and held-out documents",
-            where=name,
-            found=f"{len(texts)} document(s)",
-            expected=f"at least about {2 * HELD_OUT}",
-        )
-    tokenizer = Tokenizer.from_str(tokenizer_json)
-    separator = tokenizer.token_to_id("[SEP]")
+    tokenizer, special = read_tokenizer(tokenizer_json)
+    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    dtype = np.dtype("<u2" if vocab_size <= 2**16 else "<i4")
     digest = hashlib.sha256(tokenizer_json.encode())
-    write_text(folder / "tokenizer.json", tokenizer_json)
-    counts = {}
-    for split, wanted in zip(SPLITS, (False, True), strict=True):
-        chosen = [text for text, held in zip(texts, held_out, strict=True) if held == wanted]
-        encoded = tokenizer.encode_batch(chosen, add_special_tokens=False)
-        ids = np.fromiter((i for each in encoded for i in (*each.ids, separator)), np.int32)[:longest]
-        digest.update(ids.tobytes())
-        counts[split] = {"documents": len(chosen), "tokens": len(ids)}
-        with whole_file(folder / f"{split}.npy") as temporary:
-            np.save(temporary, ids)
-    record = {"name": name, "vocab_size": tokenizer.get_vocab_size(), "digest": digest.hexdigest(), **counts}
-    write_json(folder / "corpus.json", record)
+    (folder / RECORD).unlink(missing_ok=True)  # it would be that of other token files
+    with ExitStack() as stack:
+        paths = {split: stack.enter_context(whole_file(folder / f"{split}.bin")) for split in SPLITS}
+        files = {split: stack.enter_context(path.open("w+b")) for split, path in paths.items()}
+        train, heldout = (_Split(files[split], dtype, longest) for split in SPLITS)
+        with progress(longest, f"tokens of {name}") as tell:
+            for batch in _batches(texts):
+                for split, wanted in ((train, False), (heldout, True)):
+                    ids = split.add([text for text in batch if _held_out(text) == wanted], tokenizer, special["[SEP]"])
+                    if split is train:
+                        digest.update(ids.astype("<i4").tobytes())
+                tell(train.tokens)
+                if streamed and train.tokens == longest and heldout.tokens:
+                    break
+        if not train.documents or not heldout.documents:
+            raise QkgeomError(
+                "a corpus is too small to be split into train and held-out documents",
+                where=name,
+                found=f"{train.documents + heldout.documents} document(s)",
+                expected=f"at least about {2 * HELD_OUT}",
+            )
+        for ids in heldout.written():
+            digest.update(ids.astype("<i4").tobytes())
+    record = {"name": name, "vocab_size": vocab_size, "digest": digest.hexdigest()}
+    record |= {"train": train.counts, "heldout": heldout.counts}
+    write_json(folder / RECORD, record | {"dtype": dtype.str, "special": special, "origin": origin or {}})
+
+
+@dataclass
+class _Split:
+    """A token file while it is written."""
+
+    file: IO[bytes]
+    dtype: np.dtype
+    longest: int
+    documents: int = 0
+    tokens: int = 0
+
+    def add(self, texts: list[str], tokenizer: Tokenizer, separator: int) -> np.ndarray:
+        """Writes the tokens of some documents, and gives those for which there was room."""
+        import numpy as np
+
+        self.documents += len(texts)
+        room = self.longest - self.tokens
+        encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False) if room else ()
+        ids = np.fromiter((i for each in encoded for i in (*each.ids, separator)), self.dtype)[:room]
+        self.file.write(ids.data)
+        self.tokens += len(ids)
+        return ids
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Documents that were read, and tokens that were written."""
+        return {"documents": self.documents, "tokens": self.tokens}
+
+    def written(self) -> Iterator[np.ndarray]:
+        """All tokens, read back."""
+        import numpy as np
+
+        self.file.seek(0)
+        while block := self.file.read(CHUNK * self.dtype.itemsize):
+            yield np.frombuffer(block, self.dtype)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The documents in lists of about `BATCH` characters."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    yield batch
+
+
+def _held_out(text: str) -> bool:
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT == 0
 
 
 def read_corpus(folder: Path) -> Corpus:
@@ -132,15 +205,15 @@ def read_corpus(folder: Path) -> Corpus:
     import numpy as np
 
     try:
-        record = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-        ids = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in SPLITS}
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        ids = {split: np.memmap(folder / f"{split}.bin", record["dtype"], mode="r") for split in SPLITS}
         wrong = [split for split in SPLITS if len(ids[split]) != record[split]["tokens"]]
-        corpus = Corpus(record["name"], ids["train"], ids["heldout"], record["vocab_size"], record["digest"])
+        told = {key: record[key] for key in ("name", "vocab_size", "digest", "special")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _no_corpus(folder, error) from error
     if wrong:
         raise _no_corpus(folder, f"another number of tokens in {' and '.join(wrong)} than corpus.json says")
-    return corpus
+    return Corpus(train=ids["train"], heldout=ids["heldout"], **told)
 
 
 def _no_corpus(folder: Path, found: object) -> QkgeomError:

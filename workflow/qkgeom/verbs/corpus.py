@@ -1,26 +1,35 @@
-"""`corpus`: the embedded corpora, tokenised."""
+"""`corpus`: one corpus, tokenised."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
-from qkgeom.training.corpora import documents
-from qkgeom.training.tokens import train_tokenizer, write_corpus
+from qkgeom.errors import UsageError
+from qkgeom.training import corpora
+from qkgeom.training.tokens import write_corpus
 
 
 def command(
-    names: Annotated[list[str], Argument(help="reference, docstrings, descriptions: one vocabulary for all that are named")],
-    output: Annotated[Path, Option("--output", "-o", help="folder; each corpus gets one of its own in it")],
-    vocab_size: Annotated[int, Option(help="ids of the vocabulary")],
-    longest: Annotated[int, Option(help="tokens kept of a split at most")],
+    name: Annotated[str, Argument(help=", ".join(corpora.kinds()))],
+    tokenizer: Annotated[Path, Option(help="tokenizer.json, see `tokenizer`")],
+    output: Annotated[Path, Option("--output", "-o", help="folder of the corpus")],
+    longest: Annotated[int, Option(min=1, help="tokens kept of a split at most")],
+    jigsaw_zip: Annotated[Path | None, Option(help="the user's download, for corpus jigsaw")] = None,
+    threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
 ) -> None:
-    """Read the texts that this installation contains, train a WordPiece on them, and tokenise them."""
+    """Read the texts of a corpus (from this installation, the model hub or a file) and tokenise them."""
     set_up_logging()
-    texts = {name: documents(name) for name in names}
-    tokenizer = train_tokenizer([text for each in texts.values() for text in each], vocab_size)
-    for name, each in texts.items():
-        write_corpus(output / name, name, each, tokenizer, longest)
+    if threads:
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # read when the tokenizers library starts to work
+    try:
+        text = tokenizer.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError("a tokenizer cannot be read", where=tokenizer, found=error, fix="make it with `tokenizer`") from error
+    documents = corpora.documents(name, jigsaw_zip)
+    origin = {"streamed": documents.streamed, "origin": documents.origin}
+    write_corpus(output, name, documents.texts, text, longest, **origin)

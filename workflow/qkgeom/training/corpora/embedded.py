@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import platform
 import re
 import warnings
 from collections.abc import Iterator
@@ -18,25 +19,12 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from qkgeom.digests import LOCK
-from qkgeom.errors import UsageError
+from qkgeom.training.corpora.base import Documents
 
 PER_PACKAGE = 30_000  # characters of docstrings at most, so that no package drowns the others
 FILES_PER_PACKAGE = 60  # read at most, since some packages have thousands without a docstring
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SHORTEST = 80  # characters; shorter documents are mostly signatures and links
-
-
-def documents(name: str) -> list[str]:
-    """The documents of an embedded corpus, duplicates removed, in an order that depends on nothing but their text.
-
-    Raises:
-        UsageError: there is no such corpus.
-    """
-    readers = {"reference": _reference, "docstrings": _docstrings, "descriptions": _descriptions}
-    if name not in readers:
-        raise UsageError("there is no such corpus", found=name, expected=", ".join(readers))
-    texts = {" ".join(text.split()) for text in readers[name]()}
-    return sorted((text for text in texts if len(text) >= SHORTEST), key=lambda text: hashlib.sha256(text.encode()).digest())
 
 
 def _reference() -> Iterator[str]:
@@ -77,3 +65,14 @@ def _docstrings_of(path: Path) -> Iterator[str]:
             yield ast.get_docstring(node, clean=True) or ""
             if not isinstance(node, _FUNCTIONS):
                 waiting += (each for each in node.body if isinstance(each, ast.ClassDef | _FUNCTIONS))
+
+
+CORPORA = {"reference": _reference, "docstrings": _docstrings, "descriptions": _descriptions}
+
+
+def documents(name: str, jigsaw_zip: Path | None = None) -> Documents:
+    """The documents of an embedded corpus, duplicates removed, in an order that depends on nothing but their text."""
+    texts = {" ".join(text.split()) for text in CORPORA[name]()}
+    long = (text for text in texts if len(text) >= SHORTEST)
+    origin = {"kind": "embedded", "python": platform.python_version()}
+    return Documents(sorted(long, key=lambda text: hashlib.sha256(text.encode()).digest()), origin)
