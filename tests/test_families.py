@@ -101,7 +101,7 @@ class _Faulty:
 def _train(family, folder, faults: Iterator):
     plan = schedule(family.name)
     data = family.data(recipe(family.name), CORPUS)
-    model = family.build(recipe(family.name), 40)
+    model = family.build(recipe(family.name), CORPUS)
     before = mean_loss(model, data.heldout_batches(plan.batch, 4))
     outcome = loop.train(model, _Faulty(data, faults), folder, plan, 0, family.is_query_or_key, {})
     return model, outcome, before
@@ -110,7 +110,7 @@ def _train(family, folder, faults: Iterator):
 @pytest.mark.parametrize("name", NAMES)
 def test_query_and_key_weights_are_extracted_from_the_native_checkpoint_and_scored(name, tmp_path):
     family = families.load(name)
-    model = family.build(recipe(name, 3), 40)
+    model = family.build(recipe(name, 3), CORPUS)
     write_checkpoint(tmp_path / "whole", model, lambda _: True)
     write_checkpoint(tmp_path / "partial", model, family.is_query_or_key)
     for part in (layout_named(layout).part for layout in family.layouts):
@@ -136,7 +136,7 @@ def _bytes(folder):
 @pytest.mark.parametrize("name", ["llama", "mistral"])
 def test_queries_are_grouped(name, tmp_path):
     family = families.load(name)
-    model = family.build(recipe(name), 40)
+    model = family.build(recipe(name), CORPUS)
     model.save_pretrained(tmp_path)
     config = read_config(tmp_path / "config.json")
     shape = layout_for(config).shape(config, 0)
@@ -148,7 +148,7 @@ def test_queries_are_grouped(name, tmp_path):
 @pytest.mark.parametrize("name", READERS)
 def test_transformers_reads_the_last_checkpoint(name, tmp_path):
     family = families.load(name)
-    model = family.build(recipe(name), 40).eval()
+    model = family.build(recipe(name), CORPUS).eval()
     write_checkpoint(tmp_path / "last", model, lambda _: True)
     batch = family.data(recipe(name), CORPUS).train_batch(range(4))
     again = READERS[name].from_pretrained(tmp_path / "last").eval()
@@ -162,7 +162,7 @@ def test_timm_reads_the_last_checkpoint(tmp_path):
     from safetensors.torch import load_file
 
     family = families.load("vit")
-    model = family.build(recipe("vit"), 40).eval()
+    model = family.build(recipe("vit"), CORPUS).eval()
     write_checkpoint(tmp_path / "last", model, lambda _: True)
     config = read_config(tmp_path / "last" / "config.json")
     again = timm.create_model(config["architecture"], **config["model_args"]).eval()
@@ -176,7 +176,7 @@ def test_whisper_reads_the_last_checkpoint(tmp_path):
     import whisper
 
     family = families.load("whisper")
-    model = family.build(recipe("whisper"), 40).eval()
+    model = family.build(recipe("whisper"), CORPUS).eval()
     write_checkpoint(tmp_path / "last", model, lambda _: True)
     batch = Tones(4, 0).train_batch(range(4))
     again = whisper.load_model(str(tmp_path / "last" / "model.pt"), device="cpu")
@@ -232,7 +232,7 @@ def test_the_best_constant_prediction_gains_nothing_and_any_other_less(name):
 def test_a_causal_model_is_measured_on_the_tokens_that_it_predicts(tmp_path):
     family = families.load("gpt2")
     data = family.data(recipe("gpt2"), CORPUS)
-    model, (batch, *_) = family.build(recipe("gpt2"), 40), data.heldout_batches(8, 1)
+    model, (batch, *_) = family.build(recipe("gpt2"), CORPUS), data.heldout_batches(8, 1)
     predicted = batch["input_ids"][:, 1:].flatten()
     with torch.no_grad():
         logits = model.eval()(input_ids=batch["input_ids"]).logits[:, :-1]

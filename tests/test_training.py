@@ -281,7 +281,7 @@ def test_a_run_is_extracted_snapshot_by_snapshot(corpus, tmp_path, monkeypatch):
 
 def test_an_autoregressive_run_attends_backwards_only(corpus, tmp_path):
     """Of two sequences that differ in the last token only, the earlier predictions are the same."""
-    model = CUSTOM.build(replace(RECIPE, objective="autoregressive"), 300).eval()
+    model = CUSTOM.build(replace(RECIPE, objective="autoregressive"), read_corpus(corpus)).eval()
     tokens = torch.arange(10, 18)[None]
     other = tokens.clone()
     other[0, -1] = 99

@@ -51,7 +51,7 @@ def _trained(plan: Plan, corpus: Corpus | None, folder: Path, definition: Mappin
 
     family, schedule = plan.family, plan.schedule
     data = family.data(plan.recipe, corpus)
-    model = family.build(plan.recipe, corpus.vocab_size if corpus else 0)
+    model = family.build(plan.recipe, corpus)
     outcome = loop.train(model, data, folder, schedule, plan.recipe.seed, family.is_query_or_key, definition)
     record = {**vars(outcome), "n_params": sum(each.numel() for each in model.parameters())}
     if outcome.status == "ok":

@@ -33,6 +33,11 @@ def _order(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(size)
 
 
+def spread(size: int, most: int) -> np.ndarray:
+    """At most `most` of the numbers below `size`, evenly spaced: neighbouring sequences are of one document."""
+    return np.arange(0, size, -(-size // most))
+
+
 def require_room(corpus: Corpus, length: int) -> None:
     """Checks that a corpus has sequences of this length.
 
@@ -85,8 +90,8 @@ class Sequences:
 
     def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
         """At most `most` batches of held-out sequences, the same for every run of a corpus."""
-        starts = np.arange(len(self.corpus.heldout) // self.length) * self.length
-        return [self._batch(self.corpus.heldout, starts[i : i + batch], (0, i)) for i in range(0, len(starts), batch)][:most]
+        starts = spread(len(self.corpus.heldout) // self.length, batch * most) * self.length
+        return [self._batch(self.corpus.heldout, starts[i : i + batch], (0, i)) for i in range(0, len(starts), batch)]
 
     def _batch(self, ids: np.ndarray, starts: Sequence[int], seed: tuple[int, int]) -> dict[str, torch.Tensor]:
         import torch

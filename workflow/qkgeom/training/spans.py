@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkgeom.training.sequences import IGNORED, require_room, shuffled
-from qkgeom.training.tokens import SPECIAL, Corpus
+from qkgeom.training.sequences import IGNORED, require_room, shuffled, spread
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     import torch
 
 NOISE, MEAN_SPAN = 0.5, 8
-START, END = SPECIAL.index("[PAD]"), SPECIAL.index("[SEP]")  # T5's decoder starts with the padding token
+START, END = "[PAD]", "[SEP]"  # T5's decoder starts with the padding token
 
 
 def span_counts(length: int) -> tuple[int, int]:
@@ -59,8 +59,8 @@ class Spans:
 
     def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
         """At most `most` held-out batches, in which the text alone has a loss: the sentinels are easily guessed."""
-        places = range(len(self.corpus.heldout) // self.length)
-        batches = [self._batch(self.corpus.heldout, places[i : i + batch], (0, i)) for i in range(0, len(places), batch)[:most]]
+        places = spread(len(self.corpus.heldout) // self.length, batch * most)
+        batches = [self._batch(self.corpus.heldout, places[i : i + batch], (0, i)) for i in range(0, len(places), batch)]
         for each in batches:
             each["labels"][each["labels"] >= self.corpus.vocab_size] = IGNORED
             each["labels"][:, -1] = IGNORED
@@ -77,7 +77,7 @@ class Spans:
         texts = [np.asarray(ids[place * self.length : (place + 1) * self.length], np.int64) for place in places]
         sources, targets = zip(*(self._split(text, rng) for text in texts), strict=True)
         labels = np.stack(targets)
-        shifted = np.concatenate([np.full((len(labels), 1), START), labels[:, :-1]], axis=1)
+        shifted = np.concatenate([np.full((len(labels), 1), self.corpus.special[START]), labels[:, :-1]], axis=1)
         batch = {"input_ids": np.stack(sources), "decoder_input_ids": shifted, "labels": labels}
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
@@ -89,7 +89,7 @@ class Spans:
         sentinels = [np.array([self.corpus.vocab_size + span]) for span in range(spans)]
         source = [piece for kept, sentinel in zip(pieces[::2], sentinels, strict=True) for piece in (kept, sentinel)]
         target = [piece for sentinel, taken in zip(sentinels, pieces[1::2], strict=True) for piece in (sentinel, taken)]
-        return np.concatenate(source), np.concatenate([*target, [END]])
+        return np.concatenate(source), np.concatenate([*target, [self.corpus.special[END]]])
 
 
 def _parts(total: int, count: int, rng: np.random.Generator) -> np.ndarray:

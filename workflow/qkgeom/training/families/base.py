@@ -112,19 +112,19 @@ class Family(ABC):
         """The training and held-out examples."""
 
     @abstractmethod
-    def _build(self, recipe: Recipe, vocab_size: int) -> torch.nn.Module: ...
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> torch.nn.Module: ...
 
-    def build(self, recipe: Recipe, vocab_size: int = 0) -> torch.nn.Module:
+    def build(self, recipe: Recipe, corpus: Corpus | None = None) -> torch.nn.Module:
         """A model with random weights, whose forward gives `loss` and `logits`, and whose `save_pretrained` is native.
 
         Args:
             recipe: of the model.
-            vocab_size: of the corpus, for a family that reads one.
+            corpus: whose vocabulary it has, for a family that reads one.
         """
         from transformers import set_seed
 
         set_seed(recipe.seed)
-        return self._build(recipe, vocab_size)
+        return self._build(recipe, corpus)
 
     def require_buildable(self, recipe: Recipe) -> None:
         """Checks a recipe before anything heavy is imported.

@@ -24,7 +24,7 @@ class Beit(Family):
         """Images with masked patches."""
         return MaskedDigits(recipe.seed, recipe.length)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> BeitForMaskedImageModeling:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> BeitForMaskedImageModeling:
         # Square patches, as many as `length`, and relative positions shared by the layers, as in BEiT's pre-training.
         from transformers import BeitConfig, BeitForMaskedImageModeling
 

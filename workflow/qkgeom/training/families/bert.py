@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.families.base import Language, Recipe
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     from transformers import BertForMaskedLM
@@ -18,13 +19,13 @@ class Bert(Language):
     projections = (".self.query", ".self.key")
     objectives = ("masked",)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> BertForMaskedLM:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> BertForMaskedLM:
         # Without dropout, which a short training does not need.
         from transformers import BertConfig, BertForMaskedLM
 
         return BertForMaskedLM(
             BertConfig(
-                vocab_size=vocab_size,
+                vocab_size=corpus.vocab_size,
                 hidden_size=recipe.d_model,
                 num_hidden_layers=recipe.n_layer,
                 num_attention_heads=recipe.n_head,

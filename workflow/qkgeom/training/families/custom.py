@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.families.base import Language, Recipe
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,11 +20,11 @@ class Custom(Language):
     objectives = ("masked", "autoregressive")
     inits = ("default", "symmetric")  # symmetric: W_q = W_k in every layer, so that symmetry is 1 (paper, section 5)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> PreTrainedModel:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> PreTrainedModel:
         from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
 
         config = BertConfig(
-            vocab_size=vocab_size,
+            vocab_size=corpus.vocab_size,
             hidden_size=recipe.d_model,
             num_hidden_layers=recipe.n_layer,
             num_attention_heads=recipe.n_head,

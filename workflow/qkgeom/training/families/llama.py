@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.families.base import Language, Recipe
-from qkgeom.training.tokens import SPECIAL
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -21,13 +21,13 @@ class Llama(Language):
     projections = (".self_attn.q_proj", ".self_attn.k_proj")
     objectives = ("autoregressive",)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> LlamaForCausalLM:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> LlamaForCausalLM:
         # Two query heads read each key head.
         from transformers import LlamaConfig, LlamaForCausalLM
 
         return LlamaForCausalLM(
             LlamaConfig(
-                vocab_size=vocab_size,
+                vocab_size=corpus.vocab_size,
                 hidden_size=recipe.d_model,
                 num_hidden_layers=recipe.n_layer,
                 num_attention_heads=recipe.n_head,
@@ -35,8 +35,8 @@ class Llama(Language):
                 intermediate_size=8 * recipe.d_model // 3,  # three matrices instead of two
                 max_position_embeddings=recipe.length,
                 rope_parameters={"rope_type": "default", "rope_theta": THETA},
-                bos_token_id=SPECIAL.index("[SEP]"),
-                eos_token_id=SPECIAL.index("[SEP]"),
+                bos_token_id=corpus.special["[SEP]"],
+                eos_token_id=corpus.special["[SEP]"],
                 use_cache=False,
                 initializer_range=recipe.init_std,
             )

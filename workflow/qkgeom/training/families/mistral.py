@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.families.base import Language, Recipe
-from qkgeom.training.tokens import SPECIAL
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     from transformers import MistralForCausalLM
@@ -19,13 +19,13 @@ class Mistral(Language):
     projections = (".self_attn.q_proj", ".self_attn.k_proj")
     objectives = ("autoregressive",)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> MistralForCausalLM:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> MistralForCausalLM:
         # Two query heads read each key head.
         from transformers import MistralConfig, MistralForCausalLM
 
         return MistralForCausalLM(
             MistralConfig(
-                vocab_size=vocab_size,
+                vocab_size=corpus.vocab_size,
                 hidden_size=recipe.d_model,
                 num_hidden_layers=recipe.n_layer,
                 num_attention_heads=recipe.n_head,
@@ -33,8 +33,8 @@ class Mistral(Language):
                 intermediate_size=8 * recipe.d_model // 3,  # three matrices instead of two
                 max_position_embeddings=recipe.length,
                 sliding_window=max(1, recipe.length // 2),
-                bos_token_id=SPECIAL.index("[SEP]"),
-                eos_token_id=SPECIAL.index("[SEP]"),
+                bos_token_id=corpus.special["[SEP]"],
+                eos_token_id=corpus.special["[SEP]"],
                 use_cache=False,
                 initializer_range=recipe.init_std,
             )

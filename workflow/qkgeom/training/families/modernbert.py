@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.training.families.base import Language, Recipe
-from qkgeom.training.tokens import SPECIAL
+from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
     from transformers import ModernBertForMaskedLM
-
-PAD, START, END = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
 
 
 class ModernBert(Language):
@@ -21,13 +19,13 @@ class ModernBert(Language):
     projections = (".attn.Wqkv",)
     objectives = ("masked",)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> ModernBertForMaskedLM:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> ModernBertForMaskedLM:
         # Of each three layers the first sees the whole sequence, the others their neighbours.
         from transformers import ModernBertConfig, ModernBertForMaskedLM
 
         return ModernBertForMaskedLM(
             ModernBertConfig(
-                vocab_size=vocab_size,
+                vocab_size=corpus.vocab_size,
                 hidden_size=recipe.d_model,
                 num_hidden_layers=recipe.n_layer,
                 num_attention_heads=recipe.n_head,
@@ -35,11 +33,11 @@ class ModernBert(Language):
                 max_position_embeddings=recipe.length,
                 sparse_prediction=True,  # logits of the masked tokens only, as it was trained
                 local_attention=recipe.length // 2,
-                pad_token_id=PAD,
-                bos_token_id=START,
-                cls_token_id=START,
-                eos_token_id=END,
-                sep_token_id=END,
+                pad_token_id=corpus.special["[PAD]"],
+                bos_token_id=corpus.special["[CLS]"],
+                cls_token_id=corpus.special["[CLS]"],
+                eos_token_id=corpus.special["[SEP]"],
+                sep_token_id=corpus.special["[SEP]"],
                 initializer_range=recipe.init_std,
             )
         )

@@ -27,7 +27,7 @@ class Vit(Family):
         """Labelled images."""
         return Digits(recipe.seed)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> TimmClassifier:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> TimmClassifier:
         # Square patches, as many as `length`, of the one channel.
         import timm
 

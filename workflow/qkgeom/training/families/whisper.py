@@ -25,7 +25,7 @@ class Whisper(Family):
         """Recordings and their transcriptions."""
         return Tones(recipe.length, recipe.seed)
 
-    def _build(self, recipe: Recipe, vocab_size: int) -> WhisperTranscriber:
+    def _build(self, recipe: Recipe, corpus: Corpus | None) -> WhisperTranscriber:
         # Two towers of `n_layer` layers, for recordings of at most `length` digits.
         import torch
         from whisper.model import ModelDimensions
