@@ -121,6 +121,10 @@ def train_inputs(names):
     return [f"{OUT}/corpora/{corpus}/corpus.json" for corpus in sorted({RUNS[name].corpus for name in names} - {""})]
 
 
+def train_arguments(names):
+    return shlex.join([*names, "--corpora", f"{OUT}/corpora", "--output", "results/runs"])
+
+
 def train_plans(names):
     """All that these runs are told, so that a change of row or preset trains them again; the device is not part of it."""
     plans = [(PLANS[name], vars(PLANS[name].schedule) | {"device": ""}) for name in names]

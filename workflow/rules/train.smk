@@ -50,12 +50,12 @@ rule corpus:
         " --threads {threads} --output {params.folder} > {log} 2>&1"
 
 
-for runs_of_job in training_jobs():
+for number, runs_of_job in enumerate(training_jobs()):
 
     rule:
         """Trains models, one after another, or goes on where a killed job of the same runs stopped."""
         name:
-            f"train_{runs_of_job[0]}"
+            f"train_{number}"
         input:
             train_inputs(runs_of_job),
         output:
@@ -73,10 +73,8 @@ for runs_of_job in training_jobs():
             gpu=1 if SETTINGS.device.startswith("cuda") else 0,
             device=SETTINGS.device,
         params:
-            runs=runs_of_job,
-            corpora=f"{OUT}/corpora",
+            arguments=train_arguments(runs_of_job),
             plans=train_plans(runs_of_job),
             code=train_code(runs_of_job),
         shell:
-            "python -m qkgeom train {params.runs} --corpora {params.corpora} --output results/runs --device {resources.device}"
-            " --threads {threads} > {log} 2>&1"
+            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads} > {log} 2>&1"
