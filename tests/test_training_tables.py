@@ -8,7 +8,7 @@ import pytest
 
 from qkgeom import tables
 from qkgeom.rendering import Inputs
-from qkgeom.tables import claims, symmetric_init
+from qkgeom.tables import claims, symmetric_init, training_runs
 from qkgeom.tables._evidence import ENOUGH, LEVEL, MIXED, NONE, SUPPORTED, UNSUPPORTED, sign_test, verdict
 from qkgeom.tables._initialisations import WINDOW, smoothed, step_reached
 from qkgeom.trajectories import pairs
@@ -267,3 +267,21 @@ def test_with_enough_pairs_there_is_a_test(tmp_path):
     assert set(printed[("Pairs", "All")]) == {"10"} and set(printed[("", "p")]) == {"0.002"}
     assert set(printed[("", "Verdict")]) == {SUPPORTED}
     assert len(table) == 50 and "gpt2" not in " ".join([*table["model_a"], *table["model_b"]])
+
+
+# the runs
+
+
+def test_every_run_is_listed_once_with_its_margin(tmp_path):
+    measured = {"metric": "loss", "value": 4.5, "baseline": 5.5, "gain": 1.0, "margin": 0.8}
+    rows = [Run().row() | {"margin": None}]
+    towers = Run(family="t5").row() | measured | {"run": "t5", "status": "not_learned"}
+    rows += [towers | {"model": f"t5.{role}", "role": role} for role in ("encoder", "decoder")]
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(rows, columns=[*Run().row(), *measured]).to_csv(path, index=False)
+    listed = training_runs.table(Inputs(runs=path))
+    assert list(listed["run"]) == [Run().run, "t5"]
+    printed = training_runs.printed(listed)
+    assert printed[("", "Ended")].tolist() == ["ok", "not learned"]
+    assert printed[("Held-out", "Margin")].tolist()[1] == 0.8
+    assert pd.isna(printed[("Held-out", "Margin")][0])

@@ -24,7 +24,22 @@ if TYPE_CHECKING:
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
 TABLES = {"summary": "summary of scores", "scores": "table of scores", "losses": "table of losses", "runs": "table of runs"}
 SOURCES = (*TABLES, "examples")  # what a figure or table may need
-TEXT = ("model", "label", "role", "group", "snapshot", "head", "split", "family", "corpus", "init", "status")
+TEXT = (
+    "model",
+    "label",
+    "role",
+    "group",
+    "snapshot",
+    "head",
+    "split",
+    "family",
+    "corpus",
+    "init",
+    "status",
+    "run",
+    "objective",
+    "metric",
+)
 INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
 HERE = Path(__file__).parent
 

@@ -1,0 +1,37 @@
+"""Every training run: how it ended, and how well its model does on held-out data."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qkgeom.rendering import Inputs
+
+PAPER = "none"
+CAPTION = (
+    "Training runs of this preset: held-out loss in nats per target, or accuracy, against the trivial baseline (the "
+    "best constant prediction, chosen with the held-out targets in hand: their unigram entropy, or the share of the "
+    "most frequent one). A model of the mini zoo must beat it by the margin stated in runs.tsv; runs without a margin are "
+    "not judged."
+)
+GROUP = "training"
+NEEDS = ("runs",)
+COLUMNS = ["run", "seed", "family", "objective", "corpus", "depth", "steps", "status"]
+MEASURED = ["metric", "value", "baseline", "gain", "margin"]
+
+
+def table(inputs: Inputs) -> pd.DataFrame:
+    """One row per run, an encoder-decoder's two models being one."""
+    return inputs.read("runs", [*COLUMNS, *MEASURED]).drop_duplicates(["run", "seed"], ignore_index=True)
+
+
+def printed(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as printed."""
+    columns = {
+        ("", "Model"): table["run"],
+        ("", "Seed"): table["seed"].map(str),
+        ("", "Steps"): table["steps"].map(str),
+        ("Held-out", "Metric"): table["metric"],
+        **{("Held-out", name.capitalize()): table[name].astype(float) for name in MEASURED[1:]},
+        ("", "Ended"): table["status"].str.replace("_", " "),
+    }
+    return pd.DataFrame(columns)
