@@ -1,10 +1,11 @@
 """Useful tokens per second of the paper's BERT-base on one GPU: our settings against the authors'.
 
 Ours are the training loop's own: bf16 (fp16 on a GPU without it), SDPA, packed sequences. Theirs are those of their
-train.py (their repository, commit 20d0428) and requirements (transformers 4.39.1): fp16, one document per sequence, padded
-to 512, and what that version does for BERT, eager attention and AdamW unfused. Both run here on the installed versions, on the same documents,
-with micro-batches of 32 and no accumulation. The documents are synthetic: log-normal lengths with median 350 and mean 720
-tokens, an assumption about encyclopaedia articles. The shorter the documents, the more there is to gain.
+train.py (their repository, commit 20d0428) and requirements (transformers 4.39.1): fp16, one document per sequence,
+padded to 512, and what that version does for BERT, eager attention and AdamW unfused. Both run here on the installed
+versions, on the same documents, with micro-batches of 32 and no accumulation. The documents are synthetic: log-normal
+lengths with median 350 and mean 720 tokens, an assumption about encyclopaedia articles. The shorter the documents, the
+more there is to gain.
 """
 
 from __future__ import annotations
