@@ -1,13 +1,14 @@
 # make figures: set-up if needed, then the default pipeline.   make test: set-up if needed, then every test.
+# make bench: set-up if needed, then the benchmarks, to results/bench/bench.json.   bench/gpu.sh: those that need a GPU.
 # PRESET=... and CORES=... pass through to Snakemake; PYTHON=... names the interpreter for the environment.
 SHELL := /bin/sh
 VENV := .venv
 CORES ?= all
 SNAKEMAKE = $(VENV)/bin/snakemake --cores $(CORES) $(if $(PRESET),--config preset=$(PRESET))
 
-.PHONY: help setup figures test lint format lock timm-table
+.PHONY: help setup figures test bench lint format lock timm-table
 help:
-	@sed -n '1,2s/^# //p' Makefile
+	@sed -n '1,3s/^# //p' Makefile
 
 $(VENV)/run.stamp: envs/requirements.txt envs/setup.sh pyproject.toml
 	PYTHON="$(PYTHON)" sh envs/setup.sh run
@@ -22,6 +23,9 @@ figures: setup
 
 test: $(VENV)/dev.stamp
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+bench: setup
+	PYTHONPATH=workflow $(VENV)/bin/python bench/run.py
 
 lint: $(VENV)/dev.stamp
 	$(VENV)/bin/ruff check .

@@ -618,6 +618,45 @@ def test_a_corpus_that_cannot_be_read(corpus, tmp_path, damage):
         read_corpus(folder)
 
 
+# on a GPU
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_gpu_computes_in_bf16_where_it_has_it_and_in_fp16_elsewhere(monkeypatch, native):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    assert loop._precision("cuda") == {"bf16": native, "fp16": not native}
+    assert loop._precision("cpu") == {}
+
+
+def test_training_and_held_out_losses_have_the_same_precision(corpus, tmp_path, monkeypatch):
+    seen = set()
+
+    def note(module, _, output):
+        if isinstance(module, torch.nn.Linear):
+            seen.add((module.training, output.dtype))
+
+    monkeypatch.setattr(loop, "_precision", lambda _: {"bf16": True})
+    with torch.nn.modules.module.register_module_forward_hook(note):
+        run = here(corpus, tmp_path / RUN, schedule=replace(SCHEDULE, steps=2, snapshots=(0, 2)))
+    assert seen == {(True, torch.bfloat16), (False, torch.bfloat16)}
+    weights = load_file(last_checkpoint(run))
+    assert {value.dtype for value in weights.values()} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(("objective", "causal"), [("masked", False), ("autoregressive", True)])
+def test_attention_is_fused_and_has_no_mask_of_padding(corpus, monkeypatch, objective, causal):
+    calls, fused = [], torch.nn.functional.scaled_dot_product_attention
+
+    def noted(*operands, attn_mask=None, is_causal=False, **options):
+        calls.append((attn_mask, is_causal))
+        return fused(*operands, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    recipe = replace(RECIPE, objective=objective)
+    CUSTOM.build(recipe, 300)(**CUSTOM.data(recipe, read_corpus(corpus)).train_batch([0, 1]))
+    assert calls == [(None, causal)] * recipe.n_layer
+
+
 # progress
 
 

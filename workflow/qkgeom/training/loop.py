@@ -200,9 +200,6 @@ def _trainer(
 
 
 def _arguments(state: Path, schedule: Schedule, seed: int) -> TrainingArguments:
-    import torch
-
-    cuda = schedule.device.startswith("cuda")
     return TrainingArguments(
         str(state),
         max_steps=schedule.steps,
@@ -219,7 +216,20 @@ def _arguments(state: Path, schedule: Schedule, seed: int) -> TrainingArguments:
         remove_unused_columns=False,
         report_to=[],
         disable_tqdm=True,
-        use_cpu=not cuda,
-        bf16=cuda and torch.cuda.is_bf16_supported(),
+        use_cpu=not schedule.device.startswith("cuda"),
         seed=seed,
+        **_precision(schedule.device),
     )
+
+
+def _precision(device: str) -> dict[str, bool]:
+    """Mixed precision on a GPU: bf16 where its hardware has it, else fp16, whose losses the Trainer scales.
+
+    The Trainer puts it on the model itself, so held-out losses are computed in it, too.
+    """
+    import torch
+
+    if not device.startswith("cuda"):
+        return {}
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return {"bf16": bf16, "fp16": not bf16}
