@@ -9,7 +9,7 @@ from qkgeom.tables import _scores_table
 
 PAPER = "Table S2"
 CAPTION = (
-    "Directionality of the query-key matrices of pretrained language models: median and quartiles over layers. "
+    "Directionality of the query-key matrices of language models: median and quartiles over layers. "
     "Negative means that columns dominate. The excess, which the paper's figures and tables show, sums by how much the "
     "norms of outlying rows and columns exceed their threshold; the other, the paper's definition, sums the norms."
 )

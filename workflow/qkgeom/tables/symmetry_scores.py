@@ -9,7 +9,7 @@ from qkgeom.tables import _scores_table
 
 PAPER = "Table S1"
 CAPTION = (
-    "Symmetry of the query-key matrices of pretrained language models: median and quartiles over layers. "
+    "Symmetry of the query-key matrices of language models: median and quartiles over layers. "
     "1 is a symmetric matrix, -1 a skew-symmetric one."
 )
 GROUP = "language"
