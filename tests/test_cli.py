@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -45,6 +46,18 @@ def test_score_writes_the_same_file_from_a_path_as_from_an_artifact(bert, artifa
     assert len(a) == 3 * 5
     drop = lambda table: [{**row, "model": ""} for row in table]  # noqa: E731
     assert drop(a) == drop(b)
+
+
+def test_score_writes_the_scores_of_several_artifacts_beside_them(artifact, tmp_path):
+    folders = [shutil.copytree(artifact, tmp_path / name) for name in ("one", "two")]
+    assert qkgeom("score", str(artifact), "-o", str(tmp_path / "alone.csv")).returncode == 0
+    result = qkgeom("score", *map(str, folders))
+    assert (result.returncode, result.stdout) == (0, "")
+    for folder in folders:
+        assert (folder / "scores.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
+    refused = qkgeom("score", *map(str, folders), "--json")
+    assert refused.returncode == 2 and "options are of a single model" in refused.stderr
+    assert "no artifact here" in qkgeom("score", str(folders[0]), "hf:org/name").stderr
 
 
 def test_score_prints_json(artifact):

@@ -27,7 +27,8 @@ try:
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
     PLANS = {name: plan_run(run, SETTINGS.training, SETTINGS.device) for name, run in RUNS.items()}
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
-    ALL_MODELS = read_models() | TRAINED
+    PUBLISHED = read_models()
+    ALL_MODELS = PUBLISHED | TRAINED
     MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
@@ -136,7 +137,12 @@ def train_code(names):
     return code_digest("verbs.train", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
-def score_code(wildcards):
+def scoring_jobs():
+    """Models trained here, those of one training job together: they are small, and starting PyTorch takes longer."""
+    return [[model.model for name in names for model in RUNS[name].models(SETTINGS.preset)] for names in training_jobs()]
+
+
+def score_code():
     return code_digest("verbs.score", "containers.safetensors")
 
 

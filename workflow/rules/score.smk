@@ -2,7 +2,7 @@
 
 
 rule score:
-    """Scores every layer of a model, on a GPU where there is one."""
+    """Scores every layer of a published model, on a GPU where there is one."""
     input:
         "results/models/{model}/manifest.json",
     output:
@@ -11,6 +11,8 @@ rule score:
         f"{OUT}/logs/score/{{model}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{model}}.tsv"
+    wildcard_constraints:
+        model="|".join(map(re.escape, PUBLISHED)),
     conda:
         CONDA
     threads: SETTINGS.threads
@@ -21,10 +23,41 @@ rule score:
         device=SETTINGS.device,  # not a param: another device gives the same scores
     params:
         heads="--heads" if SETTINGS.heads else "--no-heads",
-        code=score_code,
+        code=score_code(),
     shell:
         "python -m qkgeom score results/models/{wildcards.model} {params.heads} --device {resources.device}"
         " --threads {threads} --output {output} > {log} 2>&1"
+
+
+for number, models_of_job in enumerate(scoring_jobs()):
+
+    rule:
+        """Scores models trained here, small ones together."""
+        name:
+            f"score_{number}"
+        input:
+            expand("results/models/{model}/manifest.json", model=models_of_job),
+        output:
+            expand("results/models/{model}/scores.csv", model=models_of_job),
+        log:
+            f"{OUT}/logs/score/{models_of_job[0]}.log",
+        benchmark:
+            f"{OUT}/benchmarks/score/{models_of_job[0]}.tsv"
+        conda:
+            CONDA
+        threads: SETTINGS.threads
+        resources:
+            mem_mb=4000,
+            runtime=60,
+            gpu=1 if SETTINGS.device.startswith("cuda") else 0,
+            device=SETTINGS.device,
+        params:
+            artifacts=expand("results/models/{model}", model=models_of_job),
+            heads="--heads" if SETTINGS.heads else "--no-heads",
+            code=score_code(),
+        shell:
+            "python -m qkgeom score {params.artifacts} {params.heads} --device {resources.device}"
+            " --threads {threads} > {log} 2>&1"
 
 
 rule collect:

@@ -11,7 +11,7 @@ __all__ = ["draw", "numbers"]
 
 PAPER = "Fig. 2b, c"
 CAPTION = (
-    "Symmetry and directionality (excess) of the query-key matrices of pretrained language models against the number "
+    "Symmetry and directionality (excess) of the query-key matrices of language models against the number "
     "of parameters: median over layers, bars from the first to the third quartile. Symmetry is 1 for a symmetric and "
     "-1 for a skew-symmetric matrix; negative directionality means that columns dominate."
 )

@@ -46,7 +46,7 @@ def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
         UsageError: the preset has no sizes for this family, they do not fit the schema, or there is no such model.
     """
     family, where = families.load(run.family), f"the preset's training of {run.name}"
-    own = training["families"].get(family.name)
+    own = training.get("families", {}).get(family.name)
     if own is None:
         expected = f"an entry {family.name} in `families`"
         raise UsageError("a preset does not say how a family is trained", where=where, expected=expected, fix="add it")

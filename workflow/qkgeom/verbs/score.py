@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -25,8 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 def command(
-    target: Annotated[
-        str, Argument(help="an artifact's folder or id, hf:org/name@revision, pypi:..., file:..., a path, a hub id")
+    targets: Annotated[
+        list[str],
+        Argument(
+            help="an artifact's folder or id, hf:org/name@revision, pypi:..., file:..., a path, a hub id; or several "
+            "artifacts, whose scores.csv are written beside them"
+        ),
     ],
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
@@ -38,13 +43,19 @@ def command(
     n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
     n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
 ) -> None:
-    """Score a model: per layer, symmetry and directionality of its query-key weights."""
+    """Score a model: per layer, symmetry and directionality of its query-key weights; or several artifacts in one go."""
     import torch
 
     set_up_logging()
     if threads:
         torch.set_num_threads(threads)
     choose_device(device)  # before anything is fetched
+    if len(targets) > 1:
+        if output or as_json or part or architecture or n_head or n_kv_head:
+            raise UsageError("these options are of a single model", found=f"{len(targets)} models", fix="score one at a time")
+        _score_several([artifacts.find(each) for each in targets], heads, device)
+        return
+    target = targets[0]
     folder = artifacts.find(target)
     if (folder / artifacts.MANIFEST).is_file():
         if architecture or n_head or n_kv_head or part:
@@ -63,6 +74,11 @@ def command(
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     elif not output:
         print_scores(rows)
+
+
+def _score_several(folders: Sequence[Path], heads: bool, device: str) -> None:
+    for folder in folders:
+        write_scores(folder / "scores.csv", _score_stored(folder, heads, device, required=False))
 
 
 def _score_stored(folder: Path, heads: bool, device: str, required: bool) -> list[Row]:
