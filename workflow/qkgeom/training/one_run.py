@@ -20,6 +20,7 @@ from qkgeom.training.state import RECORD, STATE
 from qkgeom.training.tokens import Corpus, read_corpus
 
 logger = logging.getLogger(__name__)
+MEASURED = 32  # held-out batches of the metric: of a few, the best constant prediction would look too good
 
 
 def train_run(plan: Plan, corpora: Path, folder: Path) -> Mapping[str, object]:
@@ -55,7 +56,7 @@ def _trained(plan: Plan, corpus: Corpus | None, folder: Path, definition: Mappin
     outcome = loop.train(model, data, folder, schedule, plan.recipe.seed, family.is_query_or_key, definition)
     record = {**vars(outcome), "n_params": sum(each.numel() for each in model.parameters())}
     if outcome.status == "ok":
-        measured = family.measure(model, data, data.heldout_batches(schedule.batch, schedule.heldout_batches))
+        measured = family.measure(model, data, data.heldout_batches(schedule.batch, MEASURED))
         record["measured"] = {**vars(measured), "gain": measured.gain, "margin": plan.margin}
         if plan.margin is not None and measured.gain < plan.margin:
             record["status"] = "not_learned"

@@ -21,7 +21,7 @@ class Schedule:
         weight_decay: of AdamW.
         log_every: steps per point of the loss curve.
         save_every: steps between states to go on from.
-        heldout_batches: batches of held-out examples at most.
+        heldout_batches: batches of held-out examples at most, for the held-out curve.
         snapshots: steps after which a native checkpoint is kept and the held-out loss taken: 0 for the start, rising to
             the last step.
         device: `cpu`, or `cuda`.
