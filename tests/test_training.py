@@ -681,5 +681,5 @@ def test_progress_in_a_log(corpus, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     here(corpus, tmp_path / "two" / RUN, schedule=replace(SCHEDULE, snapshots=(0, STEPS)))
     lines = [record.getMessage() for record in caplog.records if " of 40: " in record.getMessage()]
-    assert len(lines) == STEPS + 1 and lines[0].startswith("step 1 of 40: loss -, ")
-    assert lines[-1].startswith("step 40 of 40: loss 5.") and lines[-1].endswith(" steps/s, 0:00:00 left")
+    assert len(lines) == STEPS + 1 and lines[0].startswith(f"{RUN}: step 1 of 40: loss -, ")
+    assert lines[-1].startswith(f"{RUN}: step 40 of 40: loss 5.") and lines[-1].endswith(" steps/s, 0:00:00 left")

@@ -75,4 +75,4 @@ class Progress(TrainerCallback):
         if self.bar:
             self.bar.update(self.task, completed=step, rest=told)
         else:
-            logger.info("step %d of %d: %s", step, steps, told)
+            logger.info("%s: step %d of %d: %s", self.name, step, steps, told)
