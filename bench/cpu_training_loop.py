@@ -27,9 +27,11 @@ from qkgeom.training.families.base import Recipe
 from qkgeom.training.losses import mean_loss
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.tokens import SPECIAL, Corpus
+from synthetic import corpus_of
 
 if TYPE_CHECKING:
     from qkgeom.training.families.base import Data
+    from qkgeom.training.sequences import Sequences
 
 ROUNDS, TURN = 8, 4
 VOCABULARY, TOKENS = 2000, 400_000
@@ -67,9 +69,9 @@ def measure(tiny: bool) -> list[Figure]:
     return [Figure("training loop against a plain PyTorch loop", ours / plain, "of its tokens/s", 0.9, detail=detail)]
 
 
-def one_round(data: Data, schedule: Schedule) -> tuple[float, float]:
+def one_round(data: Sequences, schedule: Schedule) -> tuple[float, float]:
     """Trains two models from the same start; tokens per second of the training loop and of the plain one."""
-    model, other = FAMILY.build(RECIPE, VOCABULARY), FAMILY.build(RECIPE, VOCABULARY)
+    model, other = (FAMILY.build(RECIPE, data.corpus) for _ in range(2))
     turns = InTurns(data, plain_steps(other, data, schedule))
     with TemporaryDirectory() as folder:
         loop.train(model, turns, Path(folder) / "run", schedule, RECIPE.seed, FAMILY.is_query_or_key, {})
@@ -123,7 +125,7 @@ def synthetic_corpus() -> Corpus:
     frequency = 1 / np.arange(1, VOCABULARY - len(SPECIAL) + 1)
     tokens = np.random.default_rng(0).choice(len(frequency), TOKENS, p=frequency / frequency.sum()) + len(SPECIAL)
     train, heldout = np.split(tokens.astype(np.int32), [TOKENS * 9 // 10])
-    return Corpus("synthetic", train, heldout, VOCABULARY, "")
+    return corpus_of(train, heldout, VOCABULARY)
 
 
 def plain_steps(model: torch.nn.Module, data: Data, schedule: Schedule) -> Iterator[None]:

@@ -29,6 +29,7 @@ from qkgeom.training.families.base import Recipe
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.sequences import Sequences
 from qkgeom.training.tokens import SPECIAL, Corpus
+from synthetic import corpus_of
 
 if TYPE_CHECKING:
     from qkgeom.training.families.base import Data
@@ -153,17 +154,17 @@ def padded(documents: Sequence[np.ndarray], recipe: Recipe) -> Padded:
 
 
 def _corpus(tokens: np.ndarray) -> Corpus:
-    return Corpus("synthetic", tokens, tokens, VOCABULARY, "")
+    return corpus_of(tokens, tokens, VOCABULARY)
 
 
 def _ours(recipe: Recipe, data: Clocked, schedule: Schedule) -> None:
-    model = FAMILY.build(recipe, VOCABULARY)
+    model = FAMILY.build(recipe, data.data.corpus)
     with TemporaryDirectory() as folder:
         loop.train(model, data, Path(folder) / "run", schedule, recipe.seed, FAMILY.is_query_or_key, {})
 
 
 def _theirs(recipe: Recipe, data: Clocked, schedule: Schedule) -> None:
-    model = FAMILY.build(recipe, VOCABULARY)
+    model = FAMILY.build(recipe, data.data.corpus)
     model.set_attn_implementation("eager")
     on_gpu = schedule.device == "cuda"
     with TemporaryDirectory() as folder:

@@ -101,7 +101,7 @@ def test_either_loop_is_timed_over_the_same_steps(load, tmp_path, monkeypatch):
     ticks = {"ours": 0, "other": 0}
     monkeypatch.setattr(module, "perf_counter", lambda: ticks["ours"] + 1000 * ticks["other"])
     data = module.FAMILY.data(module.RECIPE, module.synthetic_corpus())
-    model, other = (module.FAMILY.build(module.RECIPE, module.VOCABULARY) for _ in range(2))
+    model, other = (module.FAMILY.build(module.RECIPE, data.corpus) for _ in range(2))
     turns = module.InTurns(data, module.plain_steps(other, data, schedule))
 
     def tick(which):

@@ -51,13 +51,17 @@ def test_score_writes_the_same_file_from_a_path_as_from_an_artifact(bert, artifa
 def test_score_writes_the_scores_of_several_artifacts_beside_them(artifact, tmp_path):
     folders = [shutil.copytree(artifact, tmp_path / name) for name in ("one", "two")]
     assert qkgeom("score", str(artifact), "-o", str(tmp_path / "alone.csv")).returncode == 0
-    result = qkgeom("score", *map(str, folders))
+    result = qkgeom("score", *map(str, folders), "--in-place")
     assert (result.returncode, result.stdout) == (0, "")
     for folder in folders:
         assert (folder / "scores.csv").read_bytes() == (tmp_path / "alone.csv").read_bytes()
-    refused = qkgeom("score", *map(str, folders), "--json")
-    assert refused.returncode == 2 and "options are of a single model" in refused.stderr
-    assert "no artifact here" in qkgeom("score", str(folders[0]), "hf:org/name").stderr
+    folders[1].joinpath("scores.csv").unlink()
+    assert qkgeom("score", str(folders[1]), "--in-place").returncode == 0  # a single one, too
+    assert (folders[1] / "scores.csv").exists()
+    for wrong in (["--in-place", "--json"], []):
+        refused = qkgeom("score", *map(str, folders), *wrong)
+        assert refused.returncode == 2 and "do not go together" in refused.stderr
+    assert "no artifact here" in qkgeom("score", str(folders[0]), "hf:org/name", "--in-place").stderr
 
 
 def test_score_prints_json(artifact):

@@ -653,7 +653,8 @@ def test_attention_is_fused_and_has_no_mask_of_padding(corpus, monkeypatch, obje
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
     recipe = replace(RECIPE, objective=objective)
-    CUSTOM.build(recipe, 300)(**CUSTOM.data(recipe, read_corpus(corpus)).train_batch([0, 1]))
+    tokens = read_corpus(corpus)
+    CUSTOM.build(recipe, tokens)(**CUSTOM.data(recipe, tokens).train_batch([0, 1]))
     assert calls == [(None, causal)] * recipe.n_layer
 
 

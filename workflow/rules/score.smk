@@ -56,7 +56,7 @@ for number, models_of_job in enumerate(scoring_jobs()):
             heads="--heads" if SETTINGS.heads else "--no-heads",
             code=score_code(),
         shell:
-            "python -m qkgeom score {params.artifacts} {params.heads} --device {resources.device}"
+            "python -m qkgeom score {params.artifacts} --in-place {params.heads} --device {resources.device}"
             " --threads {threads} > {log} 2>&1"
 
 

@@ -29,11 +29,12 @@ def command(
     targets: Annotated[
         list[str],
         Argument(
-            help="an artifact's folder or id, hf:org/name@revision, pypi:..., file:..., a path, a hub id; or several "
-            "artifacts, whose scores.csv are written beside them"
+            help="an artifact's folder or id, hf:org/name@revision, pypi:..., file:..., a path, a hub id; with --in-place "
+            "artifacts only, as many as you like"
         ),
     ],
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
+    in_place: Annotated[bool, Option("--in-place", help="write scores.csv beside each artifact")] = False,
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
@@ -50,9 +51,11 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     choose_device(device)  # before anything is fetched
-    if len(targets) > 1:
-        if output or as_json or part or architecture or n_head or n_kv_head:
-            raise UsageError("these options are of a single model", found=f"{len(targets)} models", fix="score one at a time")
+    if in_place or len(targets) > 1:
+        if output or as_json or part or architecture or n_head or n_kv_head or not in_place:
+            found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
+            fix = "score several artifacts with --in-place, and other models one at a time"
+            raise UsageError("these options do not go together", found=found, fix=fix)
         _score_several([artifacts.find(each) for each in targets], heads, device)
         return
     target = targets[0]
