@@ -18,6 +18,7 @@ from trained_models import STEPS, Run, score_rows, write_tables, write_training
 
 NAMES = [name for name in specs(Path(figures.__file__).parent) if name.startswith("dynamics") and "public" not in name]
 SCORES = ("symmetry", "directionality_excess")
+BANDS_OF_SEEDS = "quartiles over layers, widest of the seeds"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def test_lines_and_bands_are_the_numbers(trained):
 
 def test_the_legend_explains_thin_lines_only_where_there_are_any(trained, tmp_path):
     (legend,) = _draw(dynamics, dynamics.numbers(trained)).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder", "quartiles over layers", "single seeds"]
+    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder", BANDS_OF_SEEDS, "single seeds"]
     assert legend.get_title().get_text() == "4 layers, corpus: reference"
     (alone,) = _draw(dynamics, dynamics.numbers(write_training(tmp_path, [Run()]))).legends
     assert [text.get_text() for text in alone.get_texts()] == ["encoder", "quartiles over layers"]

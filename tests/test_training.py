@@ -376,6 +376,16 @@ def test_a_kill_between_the_last_step_and_the_record(corpus, tmp_path, monkeypat
 
 
 @pytest.mark.kill
+def test_ctrl_c_saves_and_ends_too(corpus, undisturbed, tmp_path):
+    run = tmp_path / RUN
+    command = Command(arguments(corpus, run), tmp_path)
+    interrupt(command, lambda: last_snapshot(run) >= 13, signal.SIGINT)
+    code, errors = command.end()
+    assert code == 1 and f"step {last_snapshot(run)} of {STEPS}, saved" in errors and "Traceback" not in errors
+    assert_same(here(corpus, run), undisturbed)
+
+
+@pytest.mark.kill
 def test_sigterm_saves_and_ends(corpus, undisturbed, stopped, unfinished):
     _, code, errors = stopped
     reached = last_snapshot(unfinished)

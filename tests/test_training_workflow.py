@@ -151,6 +151,7 @@ def test_a_model_below_its_margin_fails_the_check_and_not_the_figures(trained, t
     [
         ("family", "rnn", "there is no such family"),
         ("role", "encoder-decoder", "family custom has another role"),
+        ("role", "decoder", "a role contradicts its objective"),
         ("corpus", "", "family custom has another `corpus`"),
         ("objective", "denoising", "family custom has no such objective"),
         ("margin", "much", "margin has a value that is not allowed"),

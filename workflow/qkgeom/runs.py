@@ -12,6 +12,7 @@ from qkgeom.training import families
 
 RUNS = Path(__file__).parents[1] / "runs.tsv"
 ROLES = {"encoder": ("encoder",), "decoder": ("decoder",), "encoder-decoder": ("encoder", "decoder")}
+ROLE_OF = {"masked": "encoder", "autoregressive": "decoder"}  # objective -> the role it makes, where it decides
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,10 @@ def _require_fit(cells: dict[str, str], where: str) -> None:
     if len(ROLES[cells["role"]]) != len(family.layouts):
         expected = "encoder-decoder" if len(family.layouts) == 2 else "encoder or decoder"
         raise UsageError(f"family {family.name} has another role", where=where, found=cells["role"], expected=expected)
+    role = ROLE_OF.get(cells["objective"], cells["role"])
+    if role != cells["role"]:
+        found = f"role {cells['role']}, objective {cells['objective']}"
+        raise UsageError("a role contradicts its objective", where=where, found=found, expected=f"role {role}")
     if family.reads_corpus != bool(cells.get("corpus")):
         expected = "a corpus" if family.reads_corpus else "an empty cell"
         found = cells.get("corpus", "none")

@@ -74,8 +74,9 @@ def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
     entries = {
         role: Line2D([], [], color=COLOURS[role], marker=MARKERS[role], **BOLD) for role in ROLES if role in set(drawn["role"])
     }
-    entries["quartiles over layers"] = Patch(color="0.4", **BAND)
-    if drawn["seed"].nunique() > 2:
+    several = drawn["seed"].nunique() > 2  # those of all seeds together are one of them
+    entries["quartiles over layers" + (", widest of the seeds" if several else "")] = Patch(color="0.4", **BAND)
+    if several:
         entries["single seeds"] = Line2D([], [], color="0.4", **THIN)
     title = "\n".join(filter(None, [setting_of(numbers), "; ".join(_states(numbers))]))
     look = {"loc": "outside upper center", "ncols": len(entries), "frameon": False, "title_fontsize": 8, "columnspacing": 1.5}

@@ -19,7 +19,8 @@ CAPTION = (
     "smoothed over 5 logged points; 0 where it was not reached); for the claim, it must be positive and the final "
     "training loss no higher; a symmetric start that alone diverged is against it. p: two-sided sign test, where at least "
     "6 pairs speak for or against. Supported here: all pairs are for the claim or, where tested, most are and p is below "
-    "0.05; not supported here: fewer than half are for it; mixed: all else. Every pair is in the csv."
+    "0.05; not supported here: fewer than half are for it; mixed: all else. Every pair is in the csv. How far each "
+    "model has learned is in training_runs: where it does not beat the trivial baseline, little speaks for or against."
 )
 GROUP = "training"
 NEEDS = ("scores", "losses", "runs")

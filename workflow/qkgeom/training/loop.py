@@ -149,7 +149,7 @@ def train(
             not used.
 
     Raises:
-        TransientFault: it was told to stop (SIGTERM) and its state is saved, or the disk refuses a write.
+        TransientFault: it was told to stop (SIGTERM, Ctrl-C) and its state is saved, or the disk refuses a write.
     """
     disable_progress_bar()  # of saving; we have our own
     set_verbosity_error()  # the Trainer warns of states saved in the same second

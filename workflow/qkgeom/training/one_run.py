@@ -36,7 +36,7 @@ def train_run(plan: Plan, corpora: Path, folder: Path) -> Mapping[str, object]:
         `n_params`, `measured` (metric, value, baseline, gain, margin), `snapshots`, `definition`.
 
     Raises:
-        TransientFault: it was told to stop (SIGTERM) and its state is saved, or the disk refuses a write.
+        TransientFault: it was told to stop (SIGTERM, Ctrl-C) and its state is saved, or the disk refuses a write.
     """
     corpus = read_corpus(corpora / plan.corpus) if plan.corpus else None
     data = plan.family.data(plan.recipe, corpus)
