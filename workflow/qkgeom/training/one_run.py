@@ -15,8 +15,9 @@ from pathlib import Path
 
 from qkgeom.digests import code_digest
 from qkgeom.files import write_json
+from qkgeom.training.families.base import Data
 from qkgeom.training.plans import Plan
-from qkgeom.training.state import RECORD, STATE
+from qkgeom.training.state import RECORD, STATE, read_back
 from qkgeom.training.tokens import Corpus, read_corpus
 
 logger = logging.getLogger(__name__)
@@ -44,14 +45,15 @@ def train_run(plan: Plan, corpora: Path, folder: Path) -> Mapping[str, object]:
     definition = {**asdict(plan.recipe), **asdict(plan.schedule), "family": plan.family.name, "margin": plan.margin}
     definition |= {"corpus": plan.corpus, "data_digest": data.digest, "code": code}
     record = _finished(folder, definition)
-    return record if record is not None else _trained(plan, corpus, folder, definition)
+    return record if record is not None else _trained(plan, corpus, data, folder, definition)
 
 
-def _trained(plan: Plan, corpus: Corpus | None, folder: Path, definition: Mapping[str, object]) -> Mapping[str, object]:
+def _trained(
+    plan: Plan, corpus: Corpus | None, data: Data, folder: Path, definition: Mapping[str, object]
+) -> Mapping[str, object]:
     from qkgeom.training import loop
 
     family, schedule = plan.family, plan.schedule
-    data = family.data(plan.recipe, corpus)
     model = family.build(plan.recipe, corpus)
     outcome = loop.train(model, data, folder, schedule, plan.recipe.seed, family.is_query_or_key, definition)
     record = {**vars(outcome), "n_params": sum(each.numel() for each in model.parameters())}
@@ -70,7 +72,7 @@ def _finished(folder: Path, definition: Mapping[str, object]) -> Mapping[str, ob
     """The record of a finished run with this very definition."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        if record["definition"] != json.loads(json.dumps(definition)):  # as it is read back
+        if record["definition"] != read_back(definition):
             return None
     except (OSError, ValueError, KeyError, TypeError):
         return None

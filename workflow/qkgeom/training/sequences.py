@@ -6,6 +6,7 @@ Masked: 15 % of the tokens are predicted, of which 80 % are replaced by [MASK], 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,9 +55,43 @@ def require_room(corpus: Corpus, length: int) -> None:
         )
 
 
+class Blocks(ABC):
+    """Batches of the pieces of equal length that a corpus is cut into; what is made of a piece is up to the kind."""
+
+    corpus: Corpus
+    length: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        require_room(self.corpus, self.length)
+
+    @property
+    def digest(self) -> str:
+        """Of the corpus."""
+        return self.corpus.digest
+
+    def train_batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The training examples of these indices."""
+        places = shuffled(indices, len(self.corpus.train) // self.length, self.seed)
+        return self._batch(self._texts(self.corpus.train, places), (self.seed, indices[0]))
+
+    def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
+        """At most `most` batches of held-out examples, the same for every run of a corpus."""
+        ids = self.corpus.heldout
+        places = spread(len(ids) // self.length, batch * most)
+        return [self._batch(self._texts(ids, places[i : i + batch]), (0, i)) for i in range(0, len(places), batch)]
+
+    def _texts(self, ids: np.ndarray, places: Sequence[int]) -> np.ndarray:
+        """The pieces at these places, int64 [batch, length]."""
+        return np.stack([ids[place * self.length : (place + 1) * self.length] for place in places]).astype(np.int64)
+
+    @abstractmethod
+    def _batch(self, tokens: np.ndarray, seed: tuple[int, int]) -> dict[str, torch.Tensor]: ...
+
+
 @dataclass(frozen=True)
-class Sequences:
-    """The batches of one run.
+class Sequences(Blocks):
+    """The batches of one run: `input_ids` and `labels`, [batch, length] each.
 
     Attributes:
         corpus: the tokens.
@@ -70,33 +105,13 @@ class Sequences:
     masked: bool
     seed: int
 
-    def __post_init__(self) -> None:
-        require_room(self.corpus, self.length)
-
-    @property
-    def digest(self) -> str:
-        """Of the corpus."""
-        return self.corpus.digest
-
     def targets(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The labels; autoregressive without the first of a sequence, since the model shifts them."""
         return batch["labels"] if self.masked else batch["labels"][:, 1:]
 
-    def train_batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """The training examples of these indices, `input_ids` and `labels`, [batch, length] each."""
-        blocks = len(self.corpus.train) // self.length
-        starts = [place * self.length for place in shuffled(indices, blocks, self.seed)]
-        return self._batch(self.corpus.train, starts, (self.seed, indices[0]))
-
-    def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
-        """At most `most` batches of held-out sequences, the same for every run of a corpus."""
-        starts = spread(len(self.corpus.heldout) // self.length, batch * most) * self.length
-        return [self._batch(self.corpus.heldout, starts[i : i + batch], (0, i)) for i in range(0, len(starts), batch)]
-
-    def _batch(self, ids: np.ndarray, starts: Sequence[int], seed: tuple[int, int]) -> dict[str, torch.Tensor]:
+    def _batch(self, tokens: np.ndarray, seed: tuple[int, int]) -> dict[str, torch.Tensor]:
         import torch
 
-        tokens = np.stack([ids[start : start + self.length] for start in starts]).astype(np.int64)
         labels = tokens.copy()
         if self.masked:
             rng = np.random.default_rng(seed)

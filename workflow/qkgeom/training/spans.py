@@ -8,13 +8,12 @@ Source: arXiv 1910.10683, section 3.1.4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkgeom.training.sequences import IGNORED, require_room, shuffled, spread
+from qkgeom.training.sequences import IGNORED, Blocks
 from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ def span_counts(length: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Spans:
-    """The batches of one run.
+class Spans(Blocks):
+    """The batches of one run: `input_ids`, `decoder_input_ids` and `labels`.
 
     Attributes:
         corpus: the tokens; sentinel i has the id `vocab_size + i`.
@@ -44,23 +43,9 @@ class Spans:
     length: int
     seed: int
 
-    def __post_init__(self) -> None:
-        require_room(self.corpus, self.length)
-
-    @property
-    def digest(self) -> str:
-        """Of the corpus."""
-        return self.corpus.digest
-
-    def train_batch(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
-        """The training examples of these indices: `input_ids`, `decoder_input_ids` and `labels`."""
-        places = shuffled(indices, len(self.corpus.train) // self.length, self.seed)
-        return self._batch(self.corpus.train, places, (self.seed, indices[0]))
-
     def heldout_batches(self, batch: int, most: int) -> list[dict[str, torch.Tensor]]:
         """At most `most` held-out batches, in which the text alone has a loss: the sentinels are easily guessed."""
-        places = spread(len(self.corpus.heldout) // self.length, batch * most)
-        batches = [self._batch(self.corpus.heldout, places[i : i + batch], (0, i)) for i in range(0, len(places), batch)]
+        batches = super().heldout_batches(batch, most)
         for each in batches:
             each["labels"][each["labels"] >= self.corpus.vocab_size] = IGNORED
             each["labels"][:, -1] = IGNORED
@@ -70,12 +55,11 @@ class Spans:
         """The labels."""
         return batch["labels"]
 
-    def _batch(self, ids: np.ndarray, places: Sequence[int], seed: tuple[int, int]) -> dict[str, torch.Tensor]:
+    def _batch(self, tokens: np.ndarray, seed: tuple[int, int]) -> dict[str, torch.Tensor]:
         import torch
 
         rng = np.random.default_rng(seed)
-        texts = [np.asarray(ids[place * self.length : (place + 1) * self.length], np.int64) for place in places]
-        sources, targets = zip(*(self._split(text, rng) for text in texts), strict=True)
+        sources, targets = zip(*(self._split(text, rng) for text in tokens), strict=True)
         labels = np.stack(targets)
         shifted = np.concatenate([np.full((len(labels), 1), self.corpus.special[START]), labels[:, :-1]], axis=1)
         batch = {"input_ids": np.stack(sources), "decoder_input_ids": shifted, "labels": labels}

@@ -73,11 +73,16 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
+def read_back(definition: Definition) -> dict[str, object]:
+    """A definition as a file gives it back, to be compared with one."""
+    return json.loads(json.dumps(definition))
+
+
 def _is_of(folder: Path, definition: Definition) -> bool:
     """Whether the checkpoints in `folder` are of this run, with a warning if they are not."""
     if not folder.is_dir():
         return False
-    wanted = json.loads(json.dumps(definition))  # as it is read back
+    wanted = read_back(definition)
     try:
         found = json.loads((folder / DEFINITION).read_text(encoding="utf-8"))
         others = [f"{key} was {found.get(key)}, is {value}" for key, value in wanted.items() if found.get(key) != value]

@@ -22,22 +22,24 @@ class Llama(Language):
     objectives = ("autoregressive",)
 
     def _build(self, recipe: Recipe, corpus: Corpus | None) -> LlamaForCausalLM:
-        # Two query heads read each key head.
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=corpus.vocab_size,
-                hidden_size=recipe.d_model,
-                num_hidden_layers=recipe.n_layer,
-                num_attention_heads=recipe.n_head,
-                num_key_value_heads=max(1, recipe.n_head // 2),
-                intermediate_size=8 * recipe.d_model // 3,  # three matrices instead of two
-                max_position_embeddings=recipe.length,
-                rope_parameters={"rope_type": "default", "rope_theta": THETA},
-                bos_token_id=corpus.special["[SEP]"],
-                eos_token_id=corpus.special["[SEP]"],
-                use_cache=False,
-                initializer_range=recipe.init_std,
-            )
-        )
+        rope = {"rope_type": "default", "rope_theta": THETA}
+        return LlamaForCausalLM(LlamaConfig(**sizes(recipe, corpus), rope_parameters=rope))
+
+
+def sizes(recipe: Recipe, corpus: Corpus) -> dict[str, object]:
+    """What the configurations of LLaMA and of its kin share; two query heads read each key head."""
+    return {
+        "vocab_size": corpus.vocab_size,
+        "hidden_size": recipe.d_model,
+        "num_hidden_layers": recipe.n_layer,
+        "num_attention_heads": recipe.n_head,
+        "num_key_value_heads": max(1, recipe.n_head // 2),
+        "intermediate_size": 8 * recipe.d_model // 3,  # three matrices instead of two
+        "max_position_embeddings": recipe.length,
+        "bos_token_id": corpus.special["[SEP]"],
+        "eos_token_id": corpus.special["[SEP]"],
+        "use_cache": False,
+        "initializer_range": recipe.init_std,
+    }
