@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROUNDS, TURN = 8, 4
 VOCABULARY, TOKENS = 2000, 400_000
 FAMILY = families.load("custom")
-RECIPE = Recipe("masked", "default", n_layer=4, d_model=64, n_head=2, length=32, seed=0)
+RECIPE = Recipe("masked", "default", n_layer=4, d_model=64, n_head=2, length=32, dropout=0.1, init_std=0.02, seed=0)
 SCHEDULE = Schedule(
     steps=62,  # the clock counts 60: fifteen turns
     batch=32,

@@ -39,7 +39,7 @@ PADDING = 0  # the id of [PAD]
 MEDIAN, SIGMA = 350, 1.2  # of a document's tokens
 DOCUMENTS, VOCABULARY = 2000, 30522
 FAMILY = families.load("custom")
-RECIPE = Recipe("masked", "default", n_layer=12, d_model=768, n_head=12, length=512, seed=0)
+RECIPE = Recipe("masked", "default", n_layer=12, d_model=768, n_head=12, length=512, dropout=0.1, init_std=0.02, seed=0)
 SCHEDULE = Schedule(
     steps=60,
     batch=32,

@@ -49,7 +49,7 @@ CORPUS = Corpus("made up", _text(4000, 0), _text(800, 1), 40, "digest", {token: 
 
 def recipe(name: str, seed: int = 0) -> Recipe:
     objective, length = families.load(name).objectives[0], 4 if name == "whisper" else 16
-    return Recipe(objective, "default", n_layer=2, d_model=16, n_head=4, length=length, seed=seed)
+    return Recipe(objective, "default", n_layer=2, d_model=16, n_head=4, length=length, dropout=0.0, init_std=0.07, seed=seed)
 
 
 def schedule(name: str) -> Schedule:

@@ -50,7 +50,7 @@ WORKFLOW = Path(__file__).parents[1] / "workflow"
 STEPS = 40
 RUN = "tiny.a.s0"  # preset, row and seed
 CUSTOM = families.load("custom")
-RECIPE = Recipe("masked", "default", n_layer=2, d_model=16, n_head=2, length=8, seed=0)
+RECIPE = Recipe("masked", "default", n_layer=2, d_model=16, n_head=2, length=8, dropout=0.1, init_std=0.02, seed=0)
 SCHEDULE = Schedule(
     steps=STEPS,
     batch=2,

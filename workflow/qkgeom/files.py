@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+os.umask(UMASK := os.umask(0))
 STALE = 3600.0  # seconds after which a temporary file belongs to nobody
 
 
@@ -38,6 +39,7 @@ def whole_file(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
         yield temporary
+        make_readable(temporary)
         _sync(temporary)
         temporary.replace(target)
         _sync(target.parent)
@@ -52,6 +54,11 @@ def whole_file(target: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def make_readable(path: Path) -> None:
+    """Gives a file the permissions of any new file; some libraries (safetensors) give theirs to the owner alone."""
+    path.chmod(0o666 & ~UMASK)
 
 
 def write_text(target: Path, text: str) -> None:

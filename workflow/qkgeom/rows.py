@@ -8,23 +8,26 @@ from pathlib import Path
 
 from qkgeom.errors import UsageError
 from qkgeom.schemas import require_valid, schema
+from qkgeom.settings import PRESETS, preset_names
 
 
-def read_rows(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+def read_rows(path: Path, name: str, presets: Path = PRESETS) -> Iterator[tuple[str, dict[str, str]]]:
     """Each row as its place (for messages) and its filled cells.
 
     Args:
         path: the table.
-        name: of its schema; its first column is the row's id.
+        name: of its schema; its first column is the row's id, and `presets` names those it takes part in.
+        presets: folder of the presets.
 
     Raises:
-        UsageError: an unknown column, a row of another length, or one that does not fit the schema.
+        UsageError: an unknown column, a row of another length, one that does not fit the schema, or an unknown preset.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UsageError("a table of the workflow cannot be read", where=path, found=error.strerror) from error
     reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
+    known = preset_names(presets)
     columns = list(schema(name)["properties"])
     unknown = set(reader.fieldnames or ()) - set(columns)
     if unknown:
@@ -35,4 +38,7 @@ def read_rows(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
             raise UsageError("a row has another number of cells than the header", where=where, fix="separate cells by one tab")
         cells = {column: cell for column, cell in row.items() if cell}
         require_valid(cells, name, where)
+        if strange := set(cells["presets"].split(",")) - set(known):
+            found, fix = ", ".join(sorted(strange)), f"mend the cell `presets`, or add a file to {presets}"
+            raise UsageError("a row names an unknown preset", where=where, found=found, expected=", ".join(known), fix=fix)
         yield where, cells

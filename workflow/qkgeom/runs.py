@@ -8,6 +8,7 @@ from pathlib import Path
 from qkgeom.errors import UsageError
 from qkgeom.registry import Model
 from qkgeom.rows import read_rows
+from qkgeom.settings import PRESETS
 from qkgeom.training import families
 
 RUNS = Path(__file__).parents[1] / "runs.tsv"
@@ -55,7 +56,7 @@ class Run:
         )
 
 
-def read_runs(preset: str, path: Path = RUNS) -> dict[str, Run]:
+def read_runs(preset: str, path: Path = RUNS, presets: Path = PRESETS) -> dict[str, Run]:
     """The preset's runs by name, one per seed.
 
     Raises:
@@ -63,15 +64,15 @@ def read_runs(preset: str, path: Path = RUNS) -> dict[str, Run]:
     """
     runs: dict[str, Run] = {}
     names: set[str] = set()
-    for where, cells in read_rows(path, "runs"):
-        seeds, presets = cells.pop("seeds").split(","), cells.pop("presets").split(",")
+    for where, cells in read_rows(path, "runs", presets):
+        seeds, its_presets = cells.pop("seeds").split(","), cells.pop("presets").split(",")
         if cells["run"] in names:
             raise UsageError(f"two rows have the id {cells['run']}", where=where, fix="give one of them another id")
         names.add(cells["run"])
         _require_fit(cells, where)
         margin = float(cells["margin"]) if "margin" in cells else None
         values = {**cells, "n_layer": int(cells["n_layer"]), "margin": margin}
-        for seed in seeds if preset in presets else ():
+        for seed in seeds if preset in its_presets else ():
             name = f"{preset}.{cells['run']}.s{seed}"
             runs[name] = Run(name=name, seed=int(seed), **values)
     return runs

@@ -60,6 +60,11 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
     )
 
 
+def preset_names(presets: Path = PRESETS) -> list[str]:
+    """The presets there are."""
+    return sorted(file.stem for file in presets.glob("*.yaml"))
+
+
 def read_preset(name: str, presets: Path = PRESETS) -> dict[str, object]:
     """What a preset says.
 
@@ -69,11 +74,9 @@ def read_preset(name: str, presets: Path = PRESETS) -> dict[str, object]:
     import yaml
 
     path = presets / f"{name}.yaml"
-    known = sorted(file.stem for file in presets.glob("*.yaml"))
-    if name not in known:
-        raise UsageError(
-            f"there is no preset {name}", where="config key `preset`", expected=", ".join(known), fix=f"add {path.name}"
-        )
+    if name not in preset_names(presets):
+        expected, fix = ", ".join(preset_names(presets)), f"choose one of them, or add {path.name}"
+        raise UsageError(f"there is no preset {name}", where="config key `preset`", expected=expected, fix=fix)
     preset = yaml.safe_load(path.read_text(encoding="utf-8"))
     require_valid(preset, "preset", path)
     return preset

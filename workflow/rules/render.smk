@@ -6,7 +6,7 @@ rule figure:
     input:
         unpack(lambda wildcards: render_inputs(FIGURES, wildcards.figure)),
     output:
-        multiext(f"{OUT}/figures/{{figure}}", ".pdf", ".png", ".csv"),
+        multiext(f"{OUT}/figures/{{figure}}", ".pdf", ".png", ".csv", ".md"),
     log:
         f"{OUT}/logs/figure/{{figure}}.log",
     benchmark:

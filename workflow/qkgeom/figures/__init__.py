@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qkgeom.files import whole_file, write_csv
+from qkgeom.files import whole_file, write_csv, write_text
 from qkgeom.rendering import Inputs, beside, load
 
 # no dates, no versions: the same inputs give the same bytes
@@ -13,7 +13,7 @@ CAPTION_KEY = {"pdf": "Subject", "png": "Description"}
 
 
 def render(name: str, inputs: Inputs, stem: Path) -> None:
-    """Draws a figure as `stem`.pdf and .png, with the numbers it draws as .csv.
+    """Draws a figure as `stem`.pdf and .png, with the numbers it draws as .csv and its caption as .md.
 
     Raises:
         UsageError: there is no such figure, or an input that it needs is not given.
@@ -26,6 +26,7 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
     module = load(__name__, name, inputs)
     numbers = module.numbers(inputs)
     write_csv(beside(stem, "csv"), numbers)
+    write_text(beside(stem, "md"), f"# {name} ({module.PAPER})\n\n![{name}]({name}.png)\n\n{module.CAPTION}\n")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change a figure
         matplotlib.rcParams.update(RC)

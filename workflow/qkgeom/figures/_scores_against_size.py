@@ -22,7 +22,8 @@ PANELS = {
 }
 COLUMNS = ["model", "label", "role", "n_params", "n_layers", *(f"{s}_{q}" for s in PANELS for q in ("median", "q1", "q3"))]
 FEW_LAYERS = 3  # with fewer, quartiles over layers say little
-ASIDE = 1.05  # factor on the axis
+ASIDE = 0.1  # closer neighbours on the axis (natural logarithm) are moved this far apart
+MOST_ASIDE = 1.5  # but none farther from their middle, in the same unit
 FEW_MODELS = 12  # up to so many are named in the figure
 
 
@@ -108,13 +109,16 @@ def _kinds(numbers: pd.DataFrame) -> list[tuple[str, bool]]:
 def _sizes(numbers: pd.DataFrame) -> np.ndarray:
     """Positions on the axis; a model of unknown size stands one decade left of the others' first.
 
-    An encoder and a decoder of the same size, such as the two towers of one model, stand side by side.
+    Models of nearly the same size, such as the two towers of one model, stand side by side.
     """
     known = numbers["n_params"].dropna().astype(float)
     first = 10 ** np.floor(np.log10(known.min())) if len(known) else 1.0
-    sizes = numbers["n_params"].astype(float).fillna(first / 10).to_numpy()
-    shared = pd.Series(list(numbers["role"])).groupby(sizes).transform("nunique").to_numpy() > 1
-    return np.where(shared, sizes * numbers["role"].map({"encoder": 1 / ASIDE, "decoder": ASIDE}).to_numpy(float), sizes)
+    sizes = np.log(numbers["n_params"].astype(float).fillna(first / 10).to_numpy())
+    order = np.argsort(sizes, kind="stable")
+    for alike in np.split(order, np.flatnonzero(np.diff(sizes[order]) > ASIDE) + 1):
+        places = np.linspace(-1, 1, len(alike)) * ASIDE * min(0.5 * (len(alike) - 1), MOST_ASIDE)
+        sizes[alike] = sizes[alike].mean() + places
+    return np.exp(sizes)
 
 
 def _scale_sizes(axes: Axes, n_params: pd.Series) -> None:

@@ -88,15 +88,18 @@ def _note(row: dict) -> str:
 def _initialisations(inputs: Inputs) -> pd.DataFrame:
     """Pairs of initialisations; the values are the final training losses, the effect is the speed-up.
 
-    Where the default's loss was not reached, 0 stands for the speed-up, which is no more than that. A run that diverged from
-    the symmetric start alone speaks against it.
+    Where the default's loss was not reached, 0 stands for the speed-up, which is no more than that. Where the final losses
+    cannot be told apart, neither can the speeds. A run that diverged from the symmetric start alone speaks against it.
     """
     table = compared(inputs)
     reached, missed = table["result"] == "reached", table["result"] == "not reached"
     worse = (table["status_symmetric"] == "diverged") & (table["status_default"] == "ok")
     effect = table["speed_up"].mask(missed, 0.0)
-    good = reached & (effect > 0) & (table["train_loss_symmetric"] <= table["train_loss_default"])
-    speaks = np.select([good, reached & (effect == 0), reached | missed | worse], [FOR, NEITHER, AGAINST], None)
+    lower = table["loss_difference"] < -table["loss_difference_ci"]
+    higher = table["loss_difference"] > table["loss_difference_ci"]
+    good = reached & (effect > 0) & lower
+    bad = higher | worse
+    speaks = np.select([good, bad, reached | missed], [FOR, AGAINST, NEITHER], None)
     columns = {
         "model_a": table["model_symmetric"],
         "step_a": table["step_reached"],
@@ -105,7 +108,8 @@ def _initialisations(inputs: Inputs) -> pd.DataFrame:
         "step_b": table["steps_default"],
         "value_b": table["train_loss_default"],
     }
-    note = _text(table["result"].mask(reached, None))
+    alike = table["loss_difference"].notna() & ~lower & ~higher
+    note = _text(table["result"].mask(reached, None).mask(alike, "final losses cannot be told apart"))
     return table[list(UNIT)].assign(**columns, effect=effect, speaks=_text(speaks), note=note)
 
 

@@ -27,13 +27,35 @@ def step_reached(steps: np.ndarray, losses: np.ndarray, target: float) -> int | 
     return int(np.asarray(steps)[below[0]]) if len(below) else None
 
 
+def difference(ours: pd.DataFrame, others: pd.DataFrame) -> tuple[float, float]:
+    """Mean difference of two loss curves over their last `WINDOW` points in common, and its 95 % interval's half-width.
+
+    Runs of one seed see the same batches, so that their losses differ less than each varies.
+
+    Args:
+        ours: columns `step` and `loss`.
+        others: likewise.
+
+    Returns:
+        Both NaN where fewer than two points are common.
+    """
+    from scipy.stats import t
+
+    points = ours.merge(others, on="step", suffixes=("", "_other")).tail(WINDOW)
+    gaps = points["loss"] - points["loss_other"]
+    if len(gaps) < 2:
+        return np.nan, np.nan
+    return gaps.mean(), t.ppf(0.975, len(gaps) - 1) * gaps.std() / len(gaps) ** 0.5
+
+
 def compared(inputs: Inputs) -> pd.DataFrame:
     """One row per corpus, depth and seed at which there is an encoder of either initialisation.
 
     Returns:
         `UNIT`; model and status of both; steps; `train_loss` (smoothed, the last) and `heldout_loss` (the last) of both,
-        empty for a run that did not end well; `step_reached` and `speed_up` = 1 - step_reached / steps; `result`: reached,
-        not reached, no partner, or why a run did not end well.
+        empty for a run that did not end well; `loss_difference`, symmetric less default, and its `loss_difference_ci`
+        (see `difference`); `step_reached` and `speed_up` = 1 - step_reached / steps; `result`: reached, not reached, no
+        partner, or why a run did not end well.
 
     Raises:
         QkgeomError: runs.csv or losses.csv cannot be read.
@@ -47,10 +69,18 @@ def compared(inputs: Inputs) -> pd.DataFrame:
     table = pairs(*(runs.loc[runs["init"] == init, kept] for init in INITS), names=INITS)
     train = dict(iter(curves[curves["split"] == "train"].groupby("model")))
     results = [_result(row, train) for row in table.to_dict("records")]
+    gaps = [_difference(row, train) for row in table.to_dict("records")]
+    table[["loss_difference", "loss_difference_ci"]] = np.array(gaps, float).reshape(-1, 2)
     table["step_reached"] = pd.array([step for step, _ in results], dtype="Int64")
     table["speed_up"] = (1 - table["step_reached"] / table["steps_default"]).astype("float64")
     table["result"] = pd.Series([word for _, word in results], dtype="str", index=table.index)
     return table
+
+
+def _difference(row: dict, train: dict[str, pd.DataFrame]) -> tuple[float, float]:
+    if any(pd.isna(row[f"train_loss_{init}"]) for init in INITS):
+        return np.nan, np.nan
+    return difference(train[row["model_symmetric"]], train[row["model_default"]])
 
 
 def _curves(inputs: Inputs) -> pd.DataFrame:

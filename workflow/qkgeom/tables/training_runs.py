@@ -8,10 +8,10 @@ from qkgeom.rendering import Inputs
 
 PAPER = "none"
 CAPTION = (
-    "Training runs of this preset: held-out loss in nats per target, or accuracy, against the trivial baseline (the "
-    "best constant prediction, chosen with the held-out targets in hand: their unigram entropy, or the share of the "
-    "most frequent one). A model of the mini zoo must beat it by the margin stated in runs.tsv; runs without a margin are "
-    "not judged."
+    "Training runs of this preset: held-out loss in nats per target, or accuracy, against the trivial baseline (the best "
+    "constant prediction, chosen with the held-out targets in hand: their unigram entropy, with the Miller-Madow "
+    "correction, or the share of the most frequent one). A model of the mini zoo must beat it by the margin stated in "
+    "runs.tsv; runs without a margin are not judged."
 )
 GROUP = "training"
 NEEDS = ("runs",)

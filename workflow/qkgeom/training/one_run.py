@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 MEASURED = 32  # held-out batches of the metric: of a few, the best constant prediction would look too good
 
 
-def train_run(plan: Plan, corpora: Path, folder: Path) -> Mapping[str, object]:
+def train_run(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, object]:
     """Trains a model into its folder, unless it is there.
 
     Args:
         plan: of the run.
-        corpora: folder of the tokenised corpora, by name.
+        corpora: folder of the tokenised corpora, by name; not needed for a run that reads none.
         folder: of the run.
 
     Returns:

@@ -12,7 +12,7 @@ from qkgeom.training import families
 from qkgeom.training.families.base import Family, Recipe
 from qkgeom.training.schedule import Schedule, listed_steps
 
-SIZES = ("d_model", "n_head", "length")
+SIZES = ("d_model", "n_head", "length", "dropout", "init_std")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
     settings = {**training["defaults"], **own}
     require_valid(settings, "training", where)
     recipe = Recipe(run.objective, run.init, run.n_layer, *(settings.pop(size) for size in SIZES), run.seed)
-    family.require_buildable(recipe)
+    try:
+        family.require_buildable(recipe)
+    except UsageError as error:
+        raise UsageError(f"a run cannot be made: {error}", where=f"runs.tsv ({run.run}) and the preset's training") from error
     snapshots = listed_steps(settings.pop("snapshots", [0, settings["steps"]]))
     schedule = Schedule(**settings, snapshots=snapshots, device=device)
     return Plan(family, recipe, schedule, run.corpus, run.margin if training["require_margins"] else None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom.errors import TransientFault
+from qkgeom.files import make_readable
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,10 @@ def write_checkpoint(target: Path, model: torch.nn.Module, keep: Callable[[str],
     try:
         with disk_faults(target):
             model.save_pretrained(temporary, state_dict=chosen)
-            for path in (*temporary.iterdir(), temporary):
+            for path in temporary.iterdir():
+                make_readable(path)
                 _sync(path)
+            _sync(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
     finally:

@@ -41,7 +41,7 @@ def state_to_go_on_from(run: Path, definition: Definition, snapshots: Sequence[i
     if checkpoint is not None:
         missing = [step for step in snapshots if step <= step_of(checkpoint) and not snapshot_folder(run, step).is_dir()]
         if not missing:
-            logger.info("going on from step %d", step_of(checkpoint))
+            logger.info("%s: going on from step %d", run.name, step_of(checkpoint))
             return checkpoint
         logger.warning("%s: snapshots of steps %s are gone, so the run starts afresh", run, missing)
     with disk_faults(run):

@@ -39,7 +39,7 @@ def train_tokenizer(texts: list[str], vocab_size: int) -> str:
             "the vocabulary is too small",
             found=vocab_size,
             expected=f"more than {len(first)}: {len(SPECIAL)} special tokens and the letters of the corpus",
-            fix="raise vocab_size in the preset",
+            fix="raise vocab_size",
         )
     alphabet = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
     trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=first, show_progress=False, **alphabet)

@@ -21,6 +21,6 @@ def command(
     runs: Annotated[Path | None, Option(help="runs.csv, one row per training run")] = None,
     example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
 ) -> None:
-    """Draw a figure: STEM.pdf, STEM.png, and STEM.csv with the numbers drawn."""
+    """Draw a figure: STEM.pdf, STEM.png, STEM.csv with the numbers drawn, and STEM.md with its caption."""
     set_up_logging()
     render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs), output)

@@ -19,7 +19,7 @@ from qkgeom.training.plans import Plan, plan_run
 def command(
     runs: Annotated[list[str], Argument(help="ids of runs of one preset, <preset>.<run>.s<seed>")],
     output: Annotated[Path, Option("--output", "-o", help="folder of the runs; a killed one goes on from what is there")],
-    corpora: Annotated[Path, Option(help="folder of the tokenised corpora")],
+    corpora: Annotated[Path | None, Option(help="folder of the tokenised corpora, for runs that read one")] = None,
     table: Annotated[Path, Option(help="table of training runs")] = RUNS,
     presets: Annotated[Path, Option(help="folder of the presets")] = PRESETS,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
@@ -28,14 +28,17 @@ def command(
     """Train models, keeping snapshots of their weights; a run that is finished is not trained again."""
     set_up_logging()
     chosen = _device(device, threads)
-    for run, plan in _plans(runs, table, presets, chosen).items():
+    plans = _plans(runs, table, presets, chosen)
+    if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
+        raise UsageError("a run reads a corpus, and none is given", found=", ".join(readers), fix="give --corpora")
+    for run, plan in plans.items():
         write_json(output / run / "done.json", train_run(plan, corpora, output / run))
 
 
 def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[str, Plan]:
     """The plans by name of the run, all made before the first is trained."""
     preset = names[0].partition(".")[0]
-    rows = read_runs(preset, table)
+    rows = read_runs(preset, table, presets)
     if unknown := [name for name in names if name not in rows]:
         raise UsageError(
             f"there is no such run: {', '.join(unknown)}",

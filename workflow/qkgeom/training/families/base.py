@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from qkgeom.errors import UsageError
 from qkgeom.training.sequences import IGNORED, Sequences
 from qkgeom.training.tokens import Corpus
@@ -26,6 +28,8 @@ class Recipe:
         d_model: width; feed-forward layers are four times as wide.
         n_head: query heads; families with grouped queries have half as many key heads.
         length: tokens of a sequence, patches of an image, or digits of a recording.
+        dropout: chance with which a hidden unit or an attention weight is dropped in training.
+        init_std: standard deviation of the initial weights.
         seed: of the initialisation and of the order of the examples.
     """
 
@@ -35,17 +39,14 @@ class Recipe:
     d_model: int
     n_head: int
     length: int
+    dropout: float
+    init_std: float
     seed: int
 
     @property
     def masked(self) -> bool:
         """Whether masked tokens are predicted, from both sides; else the next token."""
         return self.objective == "masked"
-
-    @property
-    def init_std(self) -> float:
-        """Of the initial weights: the usual 0.02 at BERT-base's width of 768, and in proportion to 1/sqrt(width)."""
-        return 0.02 * (768 / self.d_model) ** 0.5
 
 
 class Data(Protocol):
@@ -72,8 +73,8 @@ class Measurement:
     Attributes:
         metric: `loss`, in nats per target, or `accuracy`.
         value: of the model.
-        baseline: of the best constant prediction, chosen with the held-out targets in hand: their unigram entropy, or
-            the share of the most frequent one.
+        baseline: of the best constant prediction, chosen with the held-out targets in hand: their unigram entropy
+            (Miller-Madow, since few targets look more predictable than they are), or the share of the most frequent one.
     """
 
     metric: str
@@ -84,6 +85,15 @@ class Measurement:
     def gain(self) -> float:
         """By how much the model beats the baseline, in the metric's unit; negative if it does not."""
         return self.value - self.baseline if self.metric == "accuracy" else self.baseline - self.value
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Entropy of a distribution in nats, from how often each of its values was drawn.
+
+    Source: Miller (1955), the plug-in estimate plus its bias to first order, (values - 1) / (2 draws).
+    """
+    shares = counts / counts.sum()
+    return float(-(shares * np.log(shares)).sum() + (len(counts) - 1) / (2 * counts.sum()))
 
 
 class Family(ABC):
@@ -97,6 +107,7 @@ class Family(ABC):
         inits: how its weights can start.
         metric: `loss` or `accuracy`.
         reads_corpus: whether it is trained on a corpus's tokens.
+        has_dropout: whether it can be trained with dropout.
     """
 
     name: str
@@ -106,6 +117,7 @@ class Family(ABC):
     inits: tuple[str, ...] = ("default",)
     metric: str = "loss"
     reads_corpus: bool = False
+    has_dropout: bool = False
 
     @abstractmethod
     def data(self, recipe: Recipe, corpus: Corpus | None = None) -> Data:
@@ -137,6 +149,8 @@ class Family(ABC):
             if getattr(recipe, name) not in known:
                 found, expected = getattr(recipe, name), " or ".join(known)
                 raise UsageError(f"family {self.name} has no such {name}", found=found, expected=expected)
+        if recipe.dropout and not self.has_dropout:
+            raise UsageError(f"family {self.name} has no dropout", found=f"dropout {recipe.dropout}", expected="0")
         if recipe.d_model % recipe.n_head:
             expected = f"a divisor of d_model {recipe.d_model}"
             raise UsageError("the heads do not divide the width", found=f"n_head {recipe.n_head}", expected=expected)
@@ -160,9 +174,10 @@ class Family(ABC):
                     total += float((outputs.logits.argmax(-1).cpu() == wanted)[counted].sum())
                 else:
                     total += float(outputs.loss) * int(counted.sum())
-        shares = torch.unique(torch.cat(targets), return_counts=True)[1] / sum(map(len, targets))
-        baseline = shares.max() if self.metric == "accuracy" else -(shares * shares.log()).sum()
-        return Measurement(self.metric, total / sum(map(len, targets)), float(baseline))
+        counts = torch.unique(torch.cat(targets), return_counts=True)[1]
+        n = int(counts.sum())
+        baseline = float(counts.max()) / n if self.metric == "accuracy" else entropy(counts.numpy())
+        return Measurement(self.metric, total / n, baseline)
 
 
 class Language(Family):

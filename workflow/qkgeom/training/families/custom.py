@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qkgeom.errors import UsageError
 from qkgeom.training.families.base import Language, Recipe
+from qkgeom.training.families.bert import bert_config
 from qkgeom.training.tokens import Corpus
 
 if TYPE_CHECKING:
@@ -19,21 +21,18 @@ class Custom(Language):
     projections = (".self.query", ".self.key")
     objectives = ("masked", "autoregressive")
     inits = ("default", "symmetric")  # symmetric: W_q = W_k in every layer, so that symmetry is 1 (paper, section 5)
+    has_dropout = True
+
+    def require_buildable(self, recipe: Recipe) -> None:
+        """As of every family; and the paper starts encoders only from a symmetric initialisation."""
+        super().require_buildable(recipe)
+        if recipe.init == "symmetric" and not recipe.masked:
+            raise UsageError("a symmetric start is for encoders", found=f"objective {recipe.objective}", expected="masked")
 
     def _build(self, recipe: Recipe, corpus: Corpus | None) -> PreTrainedModel:
-        from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel
+        from transformers import BertForMaskedLM, BertLMHeadModel
 
-        config = BertConfig(
-            vocab_size=corpus.vocab_size,
-            hidden_size=recipe.d_model,
-            num_hidden_layers=recipe.n_layer,
-            num_attention_heads=recipe.n_head,
-            intermediate_size=4 * recipe.d_model,
-            max_position_embeddings=recipe.length,
-            is_decoder=not recipe.masked,
-            use_cache=False,
-        )
-        model = (BertForMaskedLM if recipe.masked else BertLMHeadModel)(config)
+        model = (BertForMaskedLM if recipe.masked else BertLMHeadModel)(bert_config(recipe, corpus))
         if recipe.init == "symmetric":
             for layer in model.bert.encoder.layer:
                 attention = layer.attention.self
