@@ -96,7 +96,8 @@ def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
     inputs = inputs_for(tmp_path, FIGURES[name].group)
     stem = tmp_path / "out v1.2" / name
     figures.render(name, inputs, stem)
-    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.csv", f"{name}.pdf", f"{name}.png"]
+    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in ("csv", "md", "pdf", "png")]
+    assert FIGURES[name].caption in (stem.parent / f"{name}.md").read_text()
     module = importlib.import_module(f"qkgeom.figures.{name}")
     expected = module.numbers(inputs)
     assert len(expected)
@@ -189,6 +190,15 @@ def test_the_towers_of_one_model_stand_side_by_side(tmp_path):
     places = sorted(float(x) for marks in axes.containers for x in marks.lines[0].get_xdata())
     assert places[0] < 10**6 < places[1] < 1.1 * places[0] * 1.1
     assert places[2] == 10**7
+
+
+def test_models_of_nearly_the_same_size_stand_side_by_side_and_not_far_from_it(tmp_path):
+    rows = [summary_row(f"m{k}", "decoder", 10**6 + k, 2, {}) for k in range(3)]
+    many = [summary_row(f"n{k}", "decoder", 10**8, 2, {}) for k in range(40)]
+    axes = _draw(_numbers(tmp_path, [*rows, *many])).axes[0]
+    places = np.log(sorted(float(x) for marks in axes.containers for x in marks.lines[0].get_xdata()))
+    assert np.diff(places[:3]) == pytest.approx(0.1) and places[1] == pytest.approx(np.log(10**6), abs=1e-4)
+    assert np.abs(places[3:] - np.log(10**8)).max() == pytest.approx(0.15)
 
 
 def test_colour_and_marker_tell_the_roles_and_open_ones_the_shallow(tmp_path):
@@ -379,7 +389,7 @@ def test_the_command_line_draws(tmp_path):
     stem = tmp_path / "out" / "corner"
     result = qkgeom("figure", "wqk_examples", "--example", f"encoder={folder}:0", "--output", str(stem))
     assert result.returncode == 0, result.stderr
-    assert {path.suffix for path in stem.parent.iterdir()} == {".pdf", ".png", ".csv"}
+    assert {path.suffix for path in stem.parent.iterdir()} == {".pdf", ".png", ".csv", ".md"}
 
 
 def _numbers(folder: Path, rows: list[dict]) -> pd.DataFrame:
