@@ -163,6 +163,13 @@ def test_a_series_is_shown_by_its_last_snapshot(tmp_path):
     assert numbers["symmetry_median"].tolist() == [0.3]
 
 
+def test_models_of_the_same_weights_are_shown_once(tmp_path):
+    rows = [summary_row(name, "encoder", 10**6, 2, {}) for name in ("wavlm", "other")]
+    rows.insert(1, summary_row("wavlm-sd", "encoder", 10**6, 2, {}, same_as="wavlm"))
+    rows += [summary_row(f"musicgen-{k}", "encoder", 10**6, 2, {}, same_as="t5 of another figure") for k in range(2)]
+    assert list(_numbers(tmp_path, rows)["model"]) == ["musicgen-0", "other", "wavlm"]
+
+
 def test_a_model_called_na_keeps_its_name_and_a_missing_label_is_the_model(tmp_path):
     rows = [summary_row("NA", "encoder", 10**6, 4, {}), summary_row("nan", "decoder", 10**7, 4, {}, label=None)]
     numbers = scores_language.numbers(Inputs(summary=write_summary(tmp_path / "summary.csv", rows)))
