@@ -89,8 +89,8 @@ class Layout(ABC):
         tensors: role -> pattern of the tensor's name without prefix; `{N}` is the layer's number, and `{S}` its stage's.
         gguf: the same for GGUF files; empty if the layout does not read them.
         prefix: what may come before the pattern.
-        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`) unless the config says otherwise
-            (`position_in`).
+        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`, `convolutional`) unless the config
+            says otherwise (`position_in`).
         cases: tiny real models for the contract test.
     """
 
