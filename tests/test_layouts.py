@@ -12,12 +12,12 @@ import transformers
 from transformers import CONFIG_MAPPING
 
 from checkpoints import extract
-from contract import build, cross_attention, extracted, mismatch, save, stored_tensors, weight_file, wrong_readings
+from contract import NO_CROSS, build, cross_attention, extracted, mismatch, save, stored_tensors, weight_file, wrong_readings
 from qkgeom.checkpoint import Heads
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.layouts import all_layouts, layout_for, layout_named
 from qkgeom.layouts.base import Case, FusedConv1D, FusedPerHead, FusedRows, SeparateLinear
-from qkgeom.layouts.timm_vit import timm_heads
+from qkgeom.layouts.timm_base import Timm
 from qkgeom.sources import open_checkpoint
 
 CASES = [
@@ -31,7 +31,32 @@ DEPTHS = {
     "encoder": ("encoder_layers", "num_layers", "n_audio_layer"),
     "decoder": ("decoder_layers", "num_decoder_layers", "n_text_layer"),
 }
-TWO_PARTS = [name for name, layout in all_layouts().items() if layout.part == "decoder"]
+N_PRODUCT = {  # attention products in a case of a stack whose depth stands elsewhere in the config
+    "swin": 6,
+    "timm_swin": 6,
+    "mask2former_encoder": 5,
+    "mask2former_decoder": 3,
+    "vit_mae_encoder": 3,
+    "vit_mae_decoder": 2,
+    "sam_encoder": 3,
+    "sam_decoder": 2,
+    "git_vision": 4,
+    "git_text": 2,
+    "clip_vision": 4,
+    "clip_text": 3,
+    "mllama_vision": 3,
+    "mllama_vision_global": 2,
+    "mllama_text": 4,
+    "musicgen_encoder": 3,
+    "musicgen_decoder": 2,
+}
+SEVERAL_PARTS = [name for name, layout in all_layouts().items() if layout.part]
+WITH_CROSS = [name for name, layout in all_layouts().items() if layout.part == "decoder" and name not in NO_CROSS]
+
+
+def n_product(layout, case):
+    """How many attention products the case's model executes, known from its config without the layout."""
+    return N_PRODUCT.get(layout.name) or next(case.config[name] for name in DEPTHS[layout.part] if name in case.config)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -55,7 +80,7 @@ def test_extracted_weights_are_what_the_model_multiplies(proof, implementation):
     executions = proof.executions[implementation]
     order = [execution.layer for execution in executions]
     assert order == sorted(order) and set(order) == set(range(proof.manifest["n_layer"]))
-    assert len(order) == next(proof.case.config[name] for name in DEPTHS[proof.layout.part] if name in proof.case.config)
+    assert len(order) == n_product(proof.layout, proof.case)
     for execution in executions:
         W_q, W_k = proof.weights(execution.layer)
         found = mismatch(execution, W_q, W_k)
@@ -73,6 +98,14 @@ def test_wrong_readings_are_noticed(proof):
             assert found.heads.max() > 0.1 and found.layer > 0.1, way
 
 
+def test_a_wrong_number_of_heads_is_noticed(proof):
+    """All heads as one have the right sum, and only that."""
+    execution = proof.executions["fused"][0]
+    W_q, W_k = (W.flatten(1)[:, None] for W in proof.weights(execution.layer))
+    found = mismatch(execution, W_q, W_k)
+    assert found.heads.min() > 0.1 and found.layer < 1e-4
+
+
 def test_wrong_readings_cover_every_way_of_storing():
     ways = (SeparateLinear, FusedRows, FusedPerHead, FusedConv1D)
     assert all(isinstance(layout, ways) for layout in all_layouts().values())
@@ -85,29 +118,37 @@ def test_without_config_json_the_stated_heads_give_the_same_weights(proof, tmp_p
     lone.symlink_to(saved)
     sizes = proof.manifest["snapshots"]["final"]["layers"][0]
     heads = Heads(sizes["n_head"], sizes["n_kv_head"])
-    with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
+    opening = open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads)
+    if proof.layout.needs_config:
+        with opening as opened, pytest.raises(ModelFault, match=r"without its config\.json"):
+            extract(opened, proof.layout, tmp_path / "artifact", "tiny")
+        return
+    with opening as opened:
         again = extract(opened, layout_for(opened.config, proof.layout.part), tmp_path / "artifact", "tiny")
     assert again["snapshots"] == proof.manifest["snapshots"]
     assert (tmp_path / "artifact" / FILE).read_bytes() == (proof.artifact / FILE).read_bytes()
 
 
-@pytest.mark.parametrize("name", TWO_PARTS)
+@pytest.mark.parametrize("name", WITH_CROSS)
 def test_cross_attention_read_for_self_attention_fails_the_check(name, tmp_path):
     wrong = copy.copy(layout_named(name))
     wrong.tensors = {role: cross_attention(pattern) for role, pattern in wrong.tensors.items()}
-    with pytest.raises(AssertionError, match="this is no self-attention"):
+    # SAM's cross-attentions are narrower, so there the config speaks against it
+    with pytest.raises((AssertionError, ModelFault), match=r"this is no self-attention|does not fit the config"):
         extracted(wrong, wrong.cases[0], tmp_path)
 
 
-@pytest.mark.parametrize("name", TWO_PARTS)
+@pytest.mark.parametrize("name", SEVERAL_PARTS)
 def test_without_a_part_the_error_names_the_parts(name):
-    decoder = layout_named(name)
-    for kind in decoder.model_types:
-        assert layout_for({"model_type": kind}, "decoder") is decoder
-        assert layout_for({"model_type": kind}, "encoder").name == name.replace("decoder", "encoder")
+    layout = layout_named(name)
+    for kind in layout.model_types:
+        config = {"model_type": kind}
+        parts = sorted(each.part for each in all_layouts().values() if each.reads(config))
+        assert layout.part in parts and len(set(parts)) == len(parts) > 1
+        assert layout_for(config, layout.part) is layout
         for part in (None, "tower"):
-            with pytest.raises(UsageError, match=r"the parts decoder, encoder\n.*\n.*choose one with --part"):
-                layout_for({"model_type": kind}, part)
+            with pytest.raises(UsageError, match=rf"the parts {', '.join(parts)}\n.*\n.*choose one with --part"):
+                layout_for(config, part)
 
 
 def test_a_t5_that_states_one_depth_has_it_in_both_parts():
@@ -179,6 +220,22 @@ _NARROW = {**_SMALL, "embed_dim": 24, "num_heads": 3}
         ("whisper_openai_decoder", all_layouts()["whisper_openai_decoder"].cases[0], True, "learned", False),
         ("vit", all_layouts()["vit"].cases[4], True, "learned", False),
         ("vit", all_layouts()["vit"].cases[6], True, "relative", False),
+        ("vit_mae_encoder", all_layouts()["vit_mae_encoder"].cases[0], True, "sinusoidal", False),
+        ("swin", all_layouts()["swin"].cases[0], True, "relative", False),
+        ("swin", all_layouts()["swin"].cases[2], True, "relative", True),
+        ("timm_swin", all_layouts()["timm_swin"].cases[0], True, "relative", False),
+        ("timm_swin", all_layouts()["timm_swin"].cases[1], True, "relative", True),
+        ("sam_encoder", all_layouts()["sam_encoder"].cases[0], True, "relative", False),
+        ("seggpt", all_layouts()["seggpt"].cases[0], True, "relative", False),
+        ("detr_encoder", all_layouts()["detr_encoder"].cases[0], True, "sinusoidal", False),
+        ("detr_decoder", all_layouts()["detr_decoder"].cases[0], True, "learned", False),
+        ("mllama_vision", all_layouts()["mllama_vision"].cases[0], False, "learned", False),
+        ("mllama_text", all_layouts()["mllama_text"].cases[0], False, "rope", False),
+        ("wav2vec2", all_layouts()["wav2vec2"].cases[0], True, "convolutional", False),
+        ("wav2vec2", all_layouts()["wav2vec2"].cases[7], True, "relative", False),
+        ("speecht5_encoder", all_layouts()["speecht5_encoder"].cases[0], True, "relative", False),
+        ("musicgen_decoder", all_layouts()["musicgen_decoder"].cases[0], False, "sinusoidal", False),
+        ("musicgen_encoder", all_layouts()["musicgen_encoder"].cases[0], False, "relative", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qkv_bias": False}, "timm", "pixels"), False, "learned", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qk_norm": True}, "timm", "pixels"), True, "learned", True),
     ],
@@ -212,10 +269,12 @@ def test_with_qk_norm_the_weights_are_those_before_the_norm(tmp_path):
         "vit_tiny_patch16_224",
         "vit_base_patch32_224",
         "vit_small_patch14_reg4_dinov2",
+        "vit_base_patch16_clip_224",
         "vit_base_patch16_siglip_224",
+        "samvit_base_patch16",
     ],
 )
-def test_table_of_timm_architectures_is_that_of_timm(architecture):
+def test_table_of_timms_plain_architectures_is_that_of_timm(architecture):
     with torch.device("meta"):
         blocks = timm.create_model(architecture, pretrained=False).blocks
     layout, config = layout_named("timm_vit"), {"architecture": f"{architecture}.some_pretraining"}
@@ -227,8 +286,24 @@ def test_table_of_timm_architectures_is_that_of_timm(architecture):
         assert layout.needs(shape)["q"].shape == tuple(block.attn.qkv.weight.shape)
 
 
-def test_table_of_timm_architectures_names_nothing_that_timm_lacks():
-    assert set(timm_heads()) <= set(timm.list_models())
+@pytest.mark.parametrize("architecture", ["swin_tiny_patch4_window7_224", "swin_s3_base_224", "swinv2_large_window12_192"])
+def test_table_of_timms_staged_architectures_is_that_of_timm(architecture):
+    with torch.device("meta"):
+        stages = timm.create_model(architecture, pretrained=False).layers
+    layout, config = layout_named("timm_swin"), {"architecture": f"{architecture}.some_pretraining"}
+    assert layout_for(config) is layout
+    attentions = [block.attn for stage in stages for block in stage.blocks]
+    assert layout.n_layer(config) == len(attentions)
+    for number, attention in enumerate(attentions):
+        shape = layout.shape(config, number)
+        assert (shape.d_model, shape.n_head) == (attention.qkv.in_features, attention.num_heads)
+
+
+@pytest.mark.parametrize(
+    "layout", [layout for layout in all_layouts().values() if isinstance(layout, Timm)], ids=lambda layout: layout.name
+)
+def test_table_of_timm_architectures_names_nothing_that_timm_lacks(layout):
+    assert set(layout.architectures()) <= set(timm.list_models())
 
 
 def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones():

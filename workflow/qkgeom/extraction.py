@@ -150,7 +150,10 @@ def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> d
         "position": layout.position_in(checkpoint.config),
         "bias": any(name + "bias" in checkpoint.where for name in siblings)
         or any(f"{parent}.q_bias" in checkpoint.where for parent in parents),
-        "qk_norm": any(f"{parent}.q_norm.weight" in checkpoint.where for parent in parents),
+        # `logit_scale`: SwinV2's cosine attention normalises without a weight
+        "qk_norm": any(
+            f"{parent}.{each}" in checkpoint.where for parent in parents for each in ("q_norm.weight", "logit_scale")
+        ),
     }
 
 
