@@ -5,6 +5,7 @@ import csv
 
 import pandas as pd
 import pytest
+import timm
 import torch
 import transformers
 from torch.nn import Module
@@ -202,11 +203,10 @@ def test_a_config_without_a_towers_section_is_named():
 
 
 @pytest.mark.faults
-def test_a_timm_model_of_another_kind_is_refused():
-    import timm
-
+@pytest.mark.parametrize("architecture", ["resnet18", "xcit_nano_12_p16_224"])  # XCiT's `blocks.N.attn.qkv` attends to channels
+def test_a_timm_model_of_another_kind_is_refused(architecture):
     with pytest.raises(ModelFault, match="no layout reads this timm model"):
-        library.score(timm.create_model("resnet18"))
+        library.score(timm.create_model(architecture))
 
 
 def test_every_layout_of_a_section_or_of_stages_is_tested_here():
