@@ -19,6 +19,7 @@ from qkgeom.locate import Layer, find_layers
 
 logger = logging.getLogger(__name__)
 FINAL = "final"
+QK_NORMS = ("q_norm", "q_layernorm", "kv_a_layernorm")  # as Qwen3, Phi and DeepSeek call them
 
 
 def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[np.ndarray, np.ndarray, dict[str, dict]]:
@@ -63,7 +64,7 @@ def store_snapshot(
         TransientFault: the disk refuses the write.
     """
     layers = find_layers(checkpoint, layout)
-    tensors = [tensor for layer in layers for tensor in _stored(checkpoint, layer)]
+    tensors = [tensor for layer in layers for tensor in _stored(checkpoint, layout, layer)]
     records: dict[int, dict] = {}
 
     def values() -> Iterator[np.ndarray]:
@@ -115,13 +116,14 @@ def failed_manifest(model: str, uri: str, reason: str) -> dict[str, object]:
     return {"model": model, "status": "failed", "reason": reason, "uri": uri}
 
 
-def _stored(checkpoint: Checkpoint, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
+def _stored(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
     sizes = layer.shape
     published = [
         checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()
     ]
-    # the first need is the query's and the last the key's, or both are one fused tensor; quantised types become fp32
-    q, k = (DTYPES.get(dtype, DTYPES["F32"]) for dtype in (published[0], published[-1]))
+    # the first need is the query's and the last the key's, or both are one fused tensor; what is dequantised or computed
+    # is fp32
+    q, k = (DTYPES["F32" if layout.computed or dtype not in DTYPES else dtype] for dtype in (published[0], published[-1]))
     return (
         StoredTensor(tensor_name(layer.index, "W_q"), (sizes.d_model, sizes.n_head, sizes.d_head), q),
         StoredTensor(tensor_name(layer.index, "W_k"), (sizes.d_model, sizes.n_kv_head, sizes.d_head), k),
@@ -150,7 +152,7 @@ def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> d
         "position": layout.position_in(checkpoint.config),
         "bias": any(name + "bias" in checkpoint.where for name in siblings)
         or any(f"{parent}.q_bias" in checkpoint.where for parent in parents),
-        "qk_norm": any(f"{parent}.q_norm.weight" in checkpoint.where for parent in parents),
+        "qk_norm": any(f"{parent}.{norm}.weight" in checkpoint.where for parent in parents for norm in QK_NORMS),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,11 +31,13 @@ def find_layers(checkpoint: Checkpoint, layout: Layout) -> list[Layer]:
             the same names, or a shape that does not fit the config.
     """
     names = _names_by_layer(checkpoint, layout)
-    _require_complete(checkpoint, layout, names)
+    n_layer = _require_complete(checkpoint, layout, names)
     layers = []
-    for index, roles in sorted(names.items()):
+    for index in range(n_layer):
+        roles = names[index]
         shape = _shape(checkpoint, layout, index, roles)
         needs = layout.needs(shape)
+        _require_roles(checkpoint, layout, index, roles, {need.role for need in needs.values()})
         for need in needs.values():
             _require_shape(checkpoint, roles[need.role], need.shape, index)
         layers.append(Layer(index, shape, needs, roles))
@@ -74,7 +76,8 @@ def _names_by_layer(checkpoint: Checkpoint, layout: Layout) -> dict[int, dict[st
     return found
 
 
-def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int, Mapping[str, str]]) -> None:
+def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int, Mapping[str, str]]) -> int:
+    """The number of layers to read, once all of them are there; the layout may know of layers after these."""
     roles = patterns(checkpoint, layout)
     if not names:
         raise ModelFault(
@@ -85,18 +88,12 @@ def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int
             fix="check the layout in models.tsv (or --architecture), or add one to workflow/qkgeom/layouts/",
         )
     for index, present in sorted(names.items()):
-        if missing := [role for role in roles if role not in present]:
-            raise ModelFault(
-                f"layer {index} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
-                where=checkpoint.uri,
-                found=", ".join(present.values()),
-                expected=", ".join(_readable(roles[role].replace("{N}", str(index))) for role in missing),
-                fix="the checkpoint is incomplete: fetch all its files",
-            )
+        _require_roles(checkpoint, layout, index, present, set(roles) - set(layout.optional))
     n_layer = max(names) + 1 if checkpoint.heads else layout.n_layer(checkpoint.config)
+    n_surplus = 0 if checkpoint.heads else layout.n_surplus(checkpoint.config)
     # the first few only: a damaged config may state billions
     missing_layers = list(islice((index for index in range(n_layer) if index not in names), 9))
-    surplus = sorted(index for index in names if index >= n_layer)
+    surplus = sorted(index for index in names if index >= n_layer + n_surplus)
     if missing_layers or surplus:
         raise ModelFault(
             f"a checkpoint {'lacks' if missing_layers else 'has surplus'} layers",
@@ -105,6 +102,21 @@ def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int
             expected=f"{n_layer} layers, 0 to {n_layer - 1}, as the config says",
             fix="fetch all files of the checkpoint, or correct its config.json",
         )
+    return n_layer
+
+
+def _require_roles(
+    checkpoint: Checkpoint, layout: Layout, index: int, present: Mapping[str, str], required: Collection[str]
+) -> None:
+    roles = patterns(checkpoint, layout)
+    if missing := [role for role in roles if role in required and role not in present]:
+        raise ModelFault(
+            f"layer {index} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
+            where=checkpoint.uri,
+            found=", ".join(present.values()),
+            expected=", ".join(_readable(roles[role].replace("{N}", str(index))) for role in missing),
+            fix="the checkpoint is incomplete: fetch all its files",
+        )
 
 
 def _shape(checkpoint: Checkpoint, layout: Layout, index: int, roles: Mapping[str, str]) -> AttentionShape:
@@ -112,10 +124,10 @@ def _shape(checkpoint: Checkpoint, layout: Layout, index: int, roles: Mapping[st
         shape = layout.shape(checkpoint.config, index)
     else:
         stored = {role: checkpoint.where[name].tensors[name].shape for role, name in roles.items()}
-        if any(len(sizes) != 2 for sizes in stored.values()):
+        if any(len(sizes) != (1 if role.endswith("norm") else 2) for role, sizes in stored.items()):
             raise ModelFault("a query or key weight is not a matrix", where=checkpoint.uri, found=stored)
         shape = layout.infer(stored, checkpoint.heads.n_head, checkpoint.heads.n_kv_head)
-    if shape.n_head % shape.n_kv_head or min(shape.d_model, shape.d_head) < 1:
+    if shape.n_head % shape.n_kv_head or any(size is not None and size < 1 for size in vars(shape).values()):
         raise ModelFault(
             "the attention sizes are impossible",
             where=f"{checkpoint.uri}, layer {index}",
