@@ -22,6 +22,7 @@ DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOAT8 = {"F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn)}  # numbers only together with a scale (qkgeom.float8)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Container:
 
     def decode(self, name: str, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
         """Turns the bytes of whole rows into an array of `shape`."""
-        dtype = DTYPES.get(self.tensors[name].dtype)
+        kind = self.tensors[name].dtype
+        dtype = DTYPES.get(kind) or FLOAT8.get(kind)
         if dtype is None:
             raise self.unreadable_dtype(name)
         return np.frombuffer(raw, dtype).reshape(shape)
@@ -120,6 +122,7 @@ class Container:
             "a query or key weight is stored in a type that cannot be read as numbers",
             where=f"{self.path}, tensor {name}",
             found=self.tensors[name].dtype,
-            expected=f"one of {', '.join(DTYPES)}, or a GGUF type that the gguf package dequantises",
+            expected=f"one of {', '.join(DTYPES)}, {', '.join(FLOAT8)} with its scales in a safetensors file, or a GGUF type "
+            "that the gguf package dequantises",
             fix="use the unquantised checkpoint of this model",
         )
