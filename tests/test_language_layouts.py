@@ -1,6 +1,7 @@
 """What the configs and files of single language families need beyond the contract of test_layouts.py."""
 
 import json
+import re
 
 import gguf
 import numpy as np
@@ -13,13 +14,18 @@ from checkpoints import extract
 from contract import build, save, stored_tensors
 from qkgeom.artifacts import read_layer
 from qkgeom.errors import ModelFault
-from qkgeom.layouts import layout_for, layout_named
+from qkgeom.layouts import all_layouts, layout_for, layout_named
 from qkgeom.layouts.base import Case
 from qkgeom.sources import open_checkpoint
 from weight_files import fault, write_gguf
 
 FILE = "final.safetensors"
 FALCON = {"hidden_size": 64, "n_head": 8, "n_layer": 2}
+
+
+def case_of(layout, model):
+    """The layout's first case of a model class."""
+    return next(case for case in layout_named(layout).cases if case.model == model)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +50,11 @@ def test_falcons_flags_say_how_many_key_heads_there_are(config, n_kv_head):
 
 
 def test_bloom_and_falcon_are_told_apart_by_the_config_alone(tmp_path):
-    case = layout_named("falcon").cases[5]
+    case = case_of("falcon", "FalconForCausalLM")
     folder = save(build(case), case, tmp_path)
     names = set(stored_tensors(folder))
-    bloom = save(build(layout_named("bloom").cases[1]), layout_named("bloom").cases[1], tmp_path / "bloom")
+    other = case_of("bloom", "BloomForCausalLM")
+    bloom = save(build(other), other, tmp_path / "bloom")
     fused = {name for name in names if name.endswith("query_key_value.weight")}
     assert fused == {name for name in stored_tensors(bloom) if name.endswith("query_key_value.weight")}
     with open_checkpoint(f"file:{folder}") as opened:
@@ -77,20 +84,17 @@ def test_what_a_gemma_3_config_leaves_out_is_what_its_library_takes(sizes):
 
 
 def test_mla_is_stored_with_one_key_head(tmp_path):
-    layout = layout_named("deepseek")
-    case = layout.cases[2]
+    layout, case = layout_named("deepseek"), case_of("deepseek", "DeepseekV3ForCausalLM")
     folder = save(build(case), case, tmp_path / "checkpoint")
     with open_checkpoint(f"file:{folder}") as opened:
         manifest = extract(opened, layout, tmp_path / "artifact", "tiny")
     W_q, W_k = read_layer(tmp_path / "artifact", FILE, 2)
     assert (W_q.shape, W_k.shape) == ((24, 3, 14), (24, 1, 14))
-    assert manifest["not_in_W_qk"] == {"position": "rope", "bias": False, "qk_norm": True}
     assert manifest["snapshots"]["final"]["layers"][2]["qk_nope_head_dim"] == 6
 
 
 def test_mla_of_half_precision_is_computed_and_stored_in_float32(tmp_path):
-    layout = layout_named("deepseek")
-    case = layout.cases[0]
+    layout, case = layout_named("deepseek"), case_of("deepseek", "DeepseekV2ForCausalLM")
     weights = {}
     for dtype in (torch.bfloat16, torch.float32):
         model = build(case).to(torch.bfloat16).to(dtype)  # the same numbers
@@ -106,7 +110,7 @@ def test_mla_of_half_precision_is_computed_and_stored_in_float32(tmp_path):
 @pytest.fixture
 def deepseek_v3(tmp_path):
     """A saved DeepSeek-V3: its folder, tensors and config."""
-    case = layout_named("deepseek").cases[2]
+    case = case_of("deepseek", "DeepseekV3ForCausalLM")
     folder = save(build(case), case, tmp_path / "checkpoint")
     return folder, stored_tensors(folder), json.loads((folder / "config.json").read_text())
 
@@ -148,6 +152,62 @@ def test_a_config_of_mla_with_another_rank_is_a_fault(deepseek_v3, tmp_path):
     for change in ({"q_lora_rank": None}, {"kv_lora_rank": 9}, {"qk_nope_head_dim": 5}, {"v_head_dim": 6}):
         with fault("does not fit the config"):
             extract_again(folder, tensors, config | change, tmp_path / "artifact")
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "bias", "position", "qk_norm"),
+    [
+        ("deberta", "DebertaModel", True, "relative", False),
+        ("deberta_v2", "DebertaV2Model", True, "relative", False),
+        ("neobert", "NeoBERT", False, "rope", False),
+        ("gpt_neo", "GPTNeoModel", False, "learned", False),
+        ("gptj", "GPTJModel", False, "rope", False),
+        ("opt", "OPTModel", True, "learned", False),
+        ("bloom", "BloomModel", True, "alibi", False),
+        ("falcon", "FalconModel", False, "rope", False),
+        ("phi3", "Phi3Model", False, "rope", False),
+        ("phi3small", "Phi3SmallForCausalLM", True, "rope", False),
+        ("llama", "PhiModel", True, "rope", False),
+        ("llama", "PhiForCausalLM", True, "rope", True),
+        ("llama", "Qwen2ForCausalLM", True, "rope", False),
+        ("llama", "Qwen3ForCausalLM", False, "rope", True),
+        ("llama", "Gemma2ForCausalLM", False, "rope", False),
+        ("llama", "Olmo2Model", False, "rope", True),
+        ("gemma3", "Gemma3ForCausalLM", False, "rope", True),
+        ("deepseek", "DeepseekV3ForCausalLM", False, "rope", True),
+    ],
+)
+def test_manifest_says_what_is_not_in_the_weights(layout, model, bias, position, qk_norm, tmp_path):
+    case = case_of(layout, model)
+    folder = save(build(case), case, tmp_path / "checkpoint")
+    with open_checkpoint(f"file:{folder}") as opened:
+        flags = extract(opened, layout_for(opened.config), tmp_path / "artifact", "tiny")["not_in_W_qk"]
+    assert flags == {"position": position, "bias": bias, "qk_norm": qk_norm}
+
+
+def test_gemma_3_is_read_under_both_names_that_its_library_writes(tmp_path):
+    case = case_of("gemma3", "Gemma3ForConditionalGeneration")
+    weights = []
+    for original in (True, False):
+        folder = tmp_path / str(original)
+        build(case).save_pretrained(folder, save_original_format=original)
+        names = stored_tensors(folder)
+        assert any(name.startswith("language_model.model." if original else "model.language_model.") for name in names)
+        assert any("vision_tower" in name and name.endswith("self_attn.q_proj.weight") for name in names)
+        with open_checkpoint(f"file:{folder}") as opened:
+            extract(opened, layout_for(opened.config), folder / "artifact", "tiny")
+        weights.append((folder / "artifact" / FILE).read_bytes())
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("layout", [layout for layout in all_layouts().values() if layout.gguf], ids=lambda layout: layout.name)
+def test_gguf_names_are_those_of_the_gguf_package(layout):
+    architectures = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name in layout.model_types}
+    assert architectures
+    for kind in architectures.values():
+        names = [gguf.TENSOR_NAMES[tensor].format(bid=7) + ".weight" for tensor in gguf.MODEL_TENSORS[kind]]
+        for pattern in layout.gguf.values():
+            assert [name for name in names if re.fullmatch(pattern.replace("{N}", "7"), name)], (kind, pattern)
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])

@@ -1,4 +1,4 @@
-"""What a layout says, and the five ways in which checkpoints store query and key weights.
+"""What a layout says, and four ways in which checkpoints store query and key weights.
 
 A layout is declarative: patterns of tensor names, the attention shape from the config's fields, which rows of which
 tensors are needed, and how these arrays become W_q and W_k of shape [d_model, head, d_head] (row-vector convention,

@@ -71,7 +71,7 @@ class DeepSeek(Layout):
     )
 
     def n_surplus(self, config):
-        return config.get("num_nextn_predict_layers") or 0
+        return field(config, "num_nextn_predict_layers") if config.get("num_nextn_predict_layers") else 0
 
     def shape(self, config, layer):
         rank, rope = field(config, "kv_lora_rank"), field(config, "qk_rope_head_dim")
@@ -80,7 +80,7 @@ class DeepSeek(Layout):
             n_head=field(config, "num_attention_heads"),
             n_kv_head=1,
             d_head=rank + rope,
-            q_lora_rank=None if config.get("q_lora_rank") is None else field(config, "q_lora_rank"),
+            q_lora_rank=field(config, "q_lora_rank") if config.get("q_lora_rank") else None,
             kv_lora_rank=rank,
             qk_nope_head_dim=field(config, "qk_nope_head_dim"),
             qk_rope_head_dim=rope,
