@@ -101,7 +101,18 @@ def test_scales_of_another_number_are_a_fault(checkpoint, tmp_path):
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     name = next(name for name in tensors if name.endswith("_scale_inv"))
     rewrite(folder, tensors | {name: torch.ones(1, 3)})
-    with fault("do not fit", name, "found:    [1, 3]", "weight_block_size"):
+    with fault("do not fit", name, folder, "found:    [1, 3]", "weight_block_size"):
+        extracted(folder, tmp_path / "artifact")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("block", [[128], [128, 0], 128, "wide"])
+def test_a_block_of_no_size_is_a_fault(block, checkpoint, tmp_path):
+    folder, _, _ = checkpoint
+    rewrite(
+        folder, safetensors.torch.load_file(folder / "model.safetensors"), {"quantization_config": {"weight_block_size": block}}
+    )
+    with fault("weight_block_size", f"found:    {block}", "two positive whole numbers"):
         extracted(folder, tmp_path / "artifact")
 
 

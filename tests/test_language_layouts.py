@@ -83,6 +83,12 @@ def test_what_a_gemma_3_config_leaves_out_is_what_its_library_takes(sizes):
     )
 
 
+def test_gemma_3_of_a_gguf_has_its_sizes_beside_its_name():
+    config = {"model_type": "gemma3", "hidden_size": 1152, "num_hidden_layers": 26, "num_attention_heads": 4}
+    shape = layout_for(config).shape(config | {"num_key_value_heads": 1, "head_dim": 256}, 0)
+    assert (shape.d_model, shape.n_head, shape.n_kv_head, shape.d_head) == (1152, 4, 1, 256)
+
+
 def test_mla_is_stored_with_one_key_head(tmp_path):
     layout, case = layout_named("deepseek"), case_of("deepseek", "DeepseekV3ForCausalLM")
     folder = save(build(case), case, tmp_path / "checkpoint")

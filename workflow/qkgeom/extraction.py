@@ -14,7 +14,7 @@ from qkgeom import __version__, artifacts
 from qkgeom.artifacts import StoredTensor, tensor_name
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.containers.base import DTYPES
-from qkgeom.float8 import block_of, dequantise, is_float8, read_scales
+from qkgeom.float8 import block_of, dequantise, scales_of
 from qkgeom.layouts.base import Layout
 from qkgeom.locate import Layer, find_layers
 
@@ -30,18 +30,27 @@ def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple
         W_q [d_model, n_head, d_head], W_k [d_model, n_kv_head, d_head], and for each need of the layout the record
         of the bytes it was read from (and one more of its scales, where it was 8-bit floats).
     """
-    arrays, records = {}, {}
+    readings = {key: checkpoint.where[name].read(name, rows) for key, name, rows in tensors_of(checkpoint, layer)}
+    arrays = {key: readings[key].array for key in layer.needs}
+    for key, need in layer.needs.items():
+        if scales := readings.get(f"{key}_scales"):
+            first_row = need.rows[0] if need.rows else 0
+            arrays[key] = dequantise(arrays[key], scales.array, block_of(checkpoint.config), first_row)
+    W_q, W_k = layout.split(arrays, layer.shape)
+    return W_q, W_k, {key: reading.record for key, reading in readings.items()}
+
+
+def tensors_of(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str, tuple[int, int] | None]]:
+    """What `layer_weights` reads, in order: the need's key (for scales with `_scales`), the tensor's name, the rows.
+
+    Raises:
+        ModelFault: the scales of an 8-bit weight are missing or do not fit it.
+    """
     for key, need in layer.needs.items():
         name = layer.names[need.role]
-        reading = checkpoint.where[name].read(name, need.rows)
-        arrays[key], records[key] = reading.array, reading.record
-        if is_float8(reading.array):
-            scales = read_scales(checkpoint, name)
-            first_row = need.rows[0] if need.rows else 0
-            arrays[key] = dequantise(reading.array, scales.array, block_of(checkpoint.config), first_row)
-            records[f"{key}_scales"] = scales.record
-    W_q, W_k = layout.split(arrays, layer.shape)
-    return W_q, W_k, records
+        yield key, name, need.rows
+        if scales := scales_of(checkpoint, name):
+            yield f"{key}_scales", scales, None
 
 
 def store_snapshot(

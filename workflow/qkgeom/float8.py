@@ -12,24 +12,21 @@ from collections.abc import Mapping
 import numpy as np
 
 from qkgeom.checkpoint import Checkpoint
-from qkgeom.containers.base import FLOAT8, Reading
+from qkgeom.containers.base import FLOAT8
 from qkgeom.errors import ModelFault
 
 BLOCK = (128, 128)  # rows and columns under one scale, unless the config says otherwise
 
 
-def is_float8(array: np.ndarray) -> bool:
-    """Whether an array as read still needs its scales."""
-    return array.dtype in FLOAT8.values()
-
-
-def read_scales(checkpoint: Checkpoint, name: str) -> Reading:
-    """Reads the scales of the weight `name`, [row block, column block].
+def scales_of(checkpoint: Checkpoint, name: str) -> str | None:
+    """The name of the scales that the weight `name` needs, [row block, column block]; None if it needs none.
 
     Raises:
-        ModelFault: there are none, or their number does not fit the weight.
+        ModelFault: it needs scales and there are none, or their number does not fit it.
     """
     container = checkpoint.where[name]
+    if container.tensors[name].dtype not in FLOAT8:
+        return None
     scales = f"{name}_scale_inv"
     if scales not in checkpoint.where:
         raise container.unreadable_dtype(name)
@@ -40,19 +37,29 @@ def read_scales(checkpoint: Checkpoint, name: str) -> Reading:
     if found != expected:
         raise ModelFault(
             "the scales of an 8-bit weight do not fit it",
-            where=f"{checkpoint.where[scales].path}, tensor {scales}",
+            where=f"{checkpoint.uri}, tensor {scales}",
             found=list(found),
             expected=f"{list(expected)}: one for each block of {block[0]} x {block[1]} of {rows} x {columns}",
             fix="check quantization_config.weight_block_size in config.json",
         )
-    return checkpoint.where[scales].read(scales)
+    return scales
 
 
 def block_of(config: Mapping[str, object]) -> tuple[int, int]:
-    """Rows and columns of a block, as the config's `quantization_config` says."""
-    quantisation = config.get("quantization_config") or {}
-    rows, columns = quantisation.get("weight_block_size") or BLOCK
-    return rows, columns
+    """Rows and columns of a block, as the config's `quantization_config` says.
+
+    Raises:
+        ModelFault: it says something else.
+    """
+    block = (config.get("quantization_config") or {}).get("weight_block_size") or BLOCK
+    if not (isinstance(block, list | tuple) and len(block) == 2 and all(isinstance(size, int) and size > 0 for size in block)):
+        raise ModelFault(
+            "the config's weight_block_size is no size of a block",
+            found=block,
+            expected="two positive whole numbers",
+            fix="correct quantization_config in config.json",
+        )
+    return tuple(block)
 
 
 def dequantise(values: np.ndarray, scales: np.ndarray, block: tuple[int, int], first_row: int = 0) -> np.ndarray:
