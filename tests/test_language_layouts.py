@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from transformers import Gemma3Config
+import transformers
 
 from checkpoints import extract
 from contract import build, save, stored_tensors
@@ -75,7 +75,7 @@ def test_what_a_gemma_3_config_leaves_out_is_what_its_library_takes(sizes):
     """The published 4B config states neither heads nor their size, that of 12B no size."""
     text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, **sizes}
     config = {"model_type": "gemma3", "text_config": text}
-    layout, theirs = layout_for(config), Gemma3Config(text_config=text).text_config
+    layout, theirs = layout_for(config), transformers.Gemma3Config(text_config=text).text_config
     shape = layout.shape(config, 0)
     assert layout.n_layer(config) == 34
     assert (shape.d_model, shape.n_head, shape.n_kv_head, shape.d_head) == (
@@ -87,6 +87,44 @@ def test_gemma_3_of_a_gguf_has_its_sizes_beside_its_name():
     config = {"model_type": "gemma3", "hidden_size": 1152, "num_hidden_layers": 26, "num_attention_heads": 4}
     shape = layout_for(config).shape(config | {"num_key_value_heads": 1, "head_dim": 256}, 0)
     assert (shape.d_model, shape.n_head, shape.n_kv_head, shape.d_head) == (1152, 4, 1, 256)
+
+
+# published sizes, and what is known of the published tensors' shapes (row, column)
+PUBLISHED = {
+    "phi-4": ("Phi3Model", {"hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 10}, {"qkv": (7680, 5120)}),
+    "falcon-7b": ("FalconModel", {"hidden_size": 4544, "num_attention_heads": 71, "multi_query": True}, {"qkv": (4672, 4544)}),
+    "falcon-40b": (
+        "FalconModel",
+        {"hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True},
+        {"qkv": (9216, 8192)},
+    ),
+    "gemma-3-4b": ("Gemma3TextModel", {"hidden_size": 2560}, {"q": (2048, 2560), "k": (1024, 2560)}),
+    "deepseek-v3": (
+        "DeepseekV3Model",
+        {},
+        {"q_a": (1536, 7168), "q_b": (24576, 1536), "kv_a": (576, 7168), "kv_b": (32768, 512)},
+    ),
+    "deepseek-v2-lite": (
+        "DeepseekV2Model",
+        {"hidden_size": 2048, "num_attention_heads": 16, "q_lora_rank": None, "first_k_dense_replace": 1},
+        {"q_b": (3072, 2048), "kv_a": (576, 2048), "kv_b": (4096, 512)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "sizes", "shapes"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_sizes_give_the_shapes_of_the_real_class(model, sizes, shapes):
+    model_class = getattr(transformers, model)
+    with torch.device("meta"):
+        built = model_class(model_class.config_class(**sizes, num_hidden_layers=1, vocab_size=50, pad_token_id=0))
+    config = built.config.to_dict()
+    layout = layout_for(config)
+    needs = layout.needs(layout.shape(config, 0))
+    stored = {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}
+    for need in needs.values():
+        pattern = layout.tensors[need.role].replace("{N}", "0")
+        assert [shape for name, shape in stored.items() if re.fullmatch(pattern, name)] == [need.shape]
+    assert shapes.items() <= {need.role: need.shape for need in needs.values()}.items()
 
 
 def test_mla_is_stored_with_one_key_head(tmp_path):

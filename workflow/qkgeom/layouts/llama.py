@@ -1,18 +1,16 @@
 """LLaMA and all that is stored like it: separate Linear weights, grouped queries (fewer key heads), RoPE.
 
-Gemma's and Qwen3's head is not d_model / n_head, so their configs have to state it. Gemma 3 from 4B on lies inside a
-multimodal model, whose config nests the language model's and leaves out what is the library's default. MobileLLM's
-checkpoints bring their own code, a copy of LLaMA's (tests/remote_models.py).
+The head of Qwen3 and Gemma 2 is not d_model / n_head, so their configs have to state it. MobileLLM's checkpoints bring
+their own code, a copy of LLaMA's (tests/remote_models.py). For Gemma 3 see gemma3.py.
 
-Source: transformers/models/{llama,mistral,mixtral,phi,eurobert,qwen2,qwen3,gemma2,gemma3,olmo2,smollm3}/modeling_*.py
-(`repeat_kv`: query head h reads key head h // (n_head / n_kv_head)) and gemma3/configuration_gemma3.py. GGUF names: the
-gguf package, `constants.TENSOR_NAMES`.
+Source: transformers/models/{llama,mistral,mixtral,smollm3,phi,eurobert,qwen2,qwen3,gemma2,olmo2}/modeling_*.py
+(`repeat_kv`: query head h reads key head h // (n_head / n_kv_head)). GGUF names: the gguf package,
+`constants.TENSOR_NAMES`.
 """
 
 from qkgeom.layouts.base import LANGUAGE_PREFIX, Case, SeparateLinear, field
 
 _HEAD_DIM_STATED = ("qwen3", "gemma2")
-_GEMMA3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}  # the defaults of its config's class
 
 
 def _tiny(n_head: int, n_kv_head: int, d_model: int = 24, **more: object) -> dict[str, object]:
@@ -76,34 +74,3 @@ class Llama(SeparateLinear):
         if config.get("model_type") in _HEAD_DIM_STATED:
             field(config, "head_dim")
         return super().shape(config, layer)
-
-
-class Gemma3(Llama):
-    """Gemma 3: the 1B language model, and the language model inside the larger ones."""
-
-    name = "gemma3"
-    model_types = ("gemma3_text", "gemma3")
-    cases = (
-        Case("Gemma3TextModel", _tiny(4, 2, head_dim=16)),
-        Case("Gemma3ForCausalLM", _tiny(4, 1, head_dim=16)),
-        Case(
-            "Gemma3ForConditionalGeneration",
-            {
-                "text_config": _tiny(4, 2, head_dim=16),
-                "vision_config": {
-                    "hidden_size": 24,
-                    "num_attention_heads": 3,
-                    "num_hidden_layers": 2,
-                    "intermediate_size": 32,
-                    "image_size": 8,
-                    "patch_size": 4,
-                },
-            },
-        ),
-    )
-
-    def n_layer(self, config):
-        return super().n_layer(config.get("text_config", config))
-
-    def shape(self, config, layer):
-        return super().shape(_GEMMA3 | config.get("text_config", config), layer)
