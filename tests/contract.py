@@ -13,32 +13,40 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import safetensors.torch
 import torch
 import transformers
+from torch.linalg import vector_norm
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 import remote_models
 from checkpoints import extract
+from example_inputs import KINDS, N_TOKEN, example
 from qkgeom.artifacts import read_layer
 from qkgeom.layouts import layout_for
 from qkgeom.layouts.base import AttentionShape, Case, FusedConv1D, FusedPerHead, FusedRows, Layout
 from qkgeom.layouts.deepseek import DeepSeek, LatentShape
 from qkgeom.sources import open_checkpoint
 
-N_TOKEN = 7  # not the head size of any case, so that attention times v cannot be taken for q k^T
 QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
 LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")  # between two weights that are both extracted: the gain stays
-# in the name of a decoder's self-attention -> in the name of its cross-attention
-CROSS = {"layer.0.SelfAttention": "layer.1.EncDecAttention", "self_attn": "encoder_attn", ".attn.": ".cross_attn."}
+# a part of the name of a decoder's self-attention -> what of it differs in its cross-attention, and how
+CROSS = {
+    "layer.0.SelfAttention": ("layer.0.SelfAttention", "layer.1.EncDecAttention"),
+    "mask_decoder": ("self_attn", "cross_attn_token_to_image"),
+    "self_attn": ("self_attn", "encoder_attn"),
+    ".attn.": (".attn.", ".cross_attn."),
+}
+NO_CROSS = ("vit_mae_decoder", "mask2former_decoder")  # decoders without one, or with one stored in another way
 FUSED = (FusedRows, FusedPerHead, FusedConv1D)
 # function -> where its operands begin
 PROJECTIONS = {functional.linear: 0, torch.addmm: 1, torch.Tensor.matmul: 0}
 PRODUCTS = dict.fromkeys((torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm), 0)
-PRODUCTS[torch.Tensor.baddbmm] = 1
+PRODUCTS |= dict.fromkeys((torch.baddbmm, torch.Tensor.baddbmm), 1)
 
 
 def class_of(case: Case) -> type[transformers.PreTrainedModel]:
@@ -90,6 +98,8 @@ def save(model: torch.nn.Module, case: Case, folder: Path) -> Path:
 
 def inputs(model: torch.nn.Module, case: Case) -> dict[str, torch.Tensor]:
     """One random example; position 0 for every token, so that RoPE turns nothing."""
+    if case.inputs in KINDS:
+        return example(model, case.inputs)
     if case.inputs == "pixels":
         size = case.config.get("image_size") or case.config["img_size"]
         return {"x" if case.library == "timm" else "pixel_values": torch.randn(1, 3, size, size)}
@@ -129,7 +139,10 @@ def stored_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Execution:
-    """One attention product as executed: x [token, d_model], q and k [n_head, token, d_head], all float64."""
+    """One attention product as executed, all float64: x [batch, token, d_model], q and k [batch, n_head, token, d_head].
+
+    A window of an image is an example of its own.
+    """
 
     layer: int
     x: torch.Tensor
@@ -153,6 +166,11 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         operands = [*args, *(kwargs or {}).values()]
+        if func is functional.multi_head_attention_forward:  # one call for torch: look at those inside
+            with self, mock.patch.object(functional, "has_torch_function", return_value=False):
+                return func(*args, **(kwargs or {}))
+        if func is functional.normalize:  # SwinV2's norm of q and k
+            return operands[0]
         x, weight = operands[PROJECTIONS[func] :][:2] if func in PROJECTIONS else (None, None)
         if func in PROJECTIONS and weight.data_ptr() in self.layer_of:
             if self.n_token in (None, x.shape[-2]):
@@ -164,15 +182,16 @@ class Recorder(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _product(self, q: torch.Tensor, k: torch.Tensor) -> None:
-        xs = list(self.inputs.values())
-        n_token = len(xs[0])
-        if not q.shape[-2] == k.shape[-2] == n_token:
+        xs, n_token = list(self.inputs.values()), q.shape[-2]
+        if len(xs) == self.roles:
+            assert all(torch.equal(x, xs[0]) for x in xs), "q and k come from different inputs: this is no self-attention"
+        if k.shape[-2] != n_token or len(xs[0]) % n_token:
             return
         assert len(xs) == self.roles, "attention ran before all of the layer's extracted weights were used"
-        assert all(torch.equal(x, xs[0]) for x in xs), "q and k come from different inputs: this is no self-attention"
-        q, k = (operand.reshape(-1, n_token, operand.shape[-1]).double() for operand in (q, k))
-        k = k.repeat_interleave(len(q) // len(k), 0)  # what torch does with enable_gqa=True
-        self.executions.append(Execution(self.layer, xs[0], q, k))
+        x = xs[0].unflatten(0, (-1, n_token))
+        q, k = (operand.reshape(len(x), -1, n_token, operand.shape[-1]).double() for operand in (q, k))
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)  # what torch does with enable_gqa=True
+        self.executions.append(Execution(self.layer, x, q, k))
         self.inputs = {}
 
 
@@ -289,14 +308,14 @@ class Mismatch:
 
 def mismatch(execution: Execution, W_q: torch.Tensor, W_k: torch.Tensor) -> Mismatch:
     """Compares q_h(x_i) . k_h(x_j) as executed with x_i W_q,h W_k,h^T x_j; W_q and W_k are [d_model, n_head, d_head]."""
-    x = execution.x
-    executed = execution.q @ execution.k.mT
-    heads = x @ (W_q.movedim(1, 0) @ W_k.movedim(1, 0).mT) @ x.T
-    layer = x @ (W_q.flatten(1) @ W_k.flatten(1).T) @ x.T
+    x = execution.x[:, None]
+    executed = execution.q @ execution.k.mT  # [batch, n_head, token, token]
+    heads = x @ (W_q.movedim(1, 0) @ W_k.movedim(1, 0).mT) @ x.mT
+    layer = (x @ (W_q.flatten(1) @ W_k.flatten(1).T) @ x.mT)[:, 0]
     scale = (executed * heads).sum() / heads.square().sum()
     return Mismatch(
-        torch.linalg.matrix_norm(executed - scale * heads) / torch.linalg.matrix_norm(executed),
-        float((executed.sum(0) - scale * layer).norm() / executed.sum(0).norm()),
+        vector_norm(executed - scale * heads, dim=(0, 2, 3)) / vector_norm(executed, dim=(0, 2, 3)),
+        float((executed.sum(1) - scale * layer).norm() / executed.sum(1).norm()),
         float(scale),
     )
 
@@ -310,10 +329,11 @@ def wrong_readings(case: Extracted, layer: int) -> Iterator[tuple[str, torch.Ten
     if 1 < shape.n_kv_head < shape.n_head:
         pairing = torch.arange(shape.n_head) % shape.n_kv_head
         yield "query head h with key head h mod n_kv_head", W_q, case.stored(layer)[1][:, pairing]
-    if case.layout.part == "decoder":
+    if case.layout.part == "decoder" and case.layout.name not in NO_CROSS:
         stored = stored_tensors(case.checkpoint)
         cross = {key: stored[cross_attention(read["tensor"])].numpy() for key, read in record["read"].items()}
-        yield "cross-attention for self-attention", *(torch.tensor(W).double() for W in case.layout.split(cross, shape))
+        if all(cross[key].shape == need.shape for key, need in case.layout.needs(shape).items()):  # SAM's may be narrower
+            yield "cross-attention for self-attention", *(torch.tensor(W).double() for W in case.layout.split(cross, shape))
     if isinstance(case.layout, DeepSeek):
         stored = stored_tensors(case.checkpoint)
         arrays = {key: stored[read["tensor"]].numpy() for key, read in record["read"].items()}
@@ -331,8 +351,7 @@ def wrong_readings(case: Extracted, layer: int) -> Iterator[tuple[str, torch.Ten
 def cross_attention(name: str) -> str:
     """The name (or pattern of names) in a decoder's cross-attention that stands for one in its self-attention."""
     plain = name.replace("\\", "")
-    ours = next(word for word in CROSS if word in plain)
-    return plain.replace(ours, CROSS[ours])
+    return plain.replace(*next(change for word, change in CROSS.items() if word in plain))
 
 
 def _fused_readings(layout: Layout, stored: np.ndarray, shape: AttentionShape) -> Iterator[tuple[str, tuple]]:

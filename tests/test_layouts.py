@@ -11,6 +11,7 @@ import torch
 
 from checkpoints import extract
 from contract import (
+    NO_CROSS,
     build,
     class_of,
     cross_attention,
@@ -26,7 +27,7 @@ from qkgeom.errors import ModelFault, UsageError
 from qkgeom.layouts import all_layouts, layout_for, layout_named
 from qkgeom.layouts.base import Case, FusedConv1D, FusedPerHead, FusedRows, SeparateLinear
 from qkgeom.layouts.deepseek import DeepSeek
-from qkgeom.layouts.timm_vit import timm_heads
+from qkgeom.layouts.timm_base import Timm
 from qkgeom.sources import open_checkpoint
 
 CASES = [
@@ -40,7 +41,33 @@ DEPTHS = {
     "encoder": ("encoder_layers", "num_layers", "n_audio_layer"),
     "decoder": ("decoder_layers", "num_decoder_layers", "n_text_layer"),
 }
-TWO_PARTS = [name for name, layout in all_layouts().items() if layout.part == "decoder"]
+N_PRODUCT = {  # attention products in a case of a stack whose depth stands elsewhere in the config
+    "swin": 6,
+    "timm_swin": 6,
+    "mask2former_encoder": 5,
+    "mask2former_decoder": 3,
+    "vit_mae_encoder": 3,
+    "vit_mae_decoder": 2,
+    "sam_encoder": 3,
+    "sam_decoder": 2,
+    "git_vision": 4,
+    "git_text": 2,
+    "clip_vision": 4,
+    "clip_text": 3,
+    "mllama_vision": 3,
+    "mllama_vision_global": 2,
+    "mllama_text": 4,
+    "musicgen_encoder": 3,
+    "musicgen_decoder": 2,
+}
+SEVERAL_PARTS = [name for name, layout in all_layouts().items() if layout.part]
+WITH_CROSS = [name for name, layout in all_layouts().items() if layout.part == "decoder" and name not in NO_CROSS]
+
+
+def n_product(layout, case):
+    """How many attention products the case's model executes, known from its config without the layout."""
+    config = case.config.get("text_config", case.config)
+    return N_PRODUCT.get(layout.name) or next(config[name] for name in DEPTHS[layout.part] if name in config)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -54,7 +81,7 @@ def proof(request, tmp_path_factory):
 def test_every_architecture_of_a_layout_has_a_case(layout):
     assert layout.cases
     proved = {class_of(case).config_class.model_type for case in layout.cases if case.library in ("transformers", "remote")}
-    other_libraries = {"timm_vit", "whisper_openai"}
+    other_libraries = {"timm_vit", "timm_swin", "whisper_openai"}
     old_names = {"RefinedWeb", "RefinedWebModel"}  # Falcon's, see below
     assert proved == set(layout.model_types) - other_libraries - old_names
 
@@ -64,8 +91,7 @@ def test_extracted_weights_are_what_the_model_multiplies(proof, implementation):
     executions = proof.executions[implementation]
     order = [execution.layer for execution in executions]
     assert order == sorted(order) and set(order) == set(range(proof.manifest["n_layer"]))
-    config = proof.case.config.get("text_config", proof.case.config)
-    assert len(order) == next(config[name] for name in DEPTHS[proof.layout.part] if name in config)
+    assert len(order) == n_product(proof.layout, proof.case)
     for execution in executions:
         W_q, W_k = proof.weights(execution.layer)
         found = mismatch(execution, W_q, W_k)
@@ -97,29 +123,37 @@ def test_without_config_json_the_stated_heads_give_the_same_weights(proof, tmp_p
     lone.symlink_to(saved)
     sizes = proof.manifest["snapshots"]["final"]["layers"][0]
     heads = Heads(sizes["n_head"], sizes["n_kv_head"])
+    if proof.layout.needs_config:
+        with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
+            with pytest.raises(ModelFault, match=r"without its config\.json"):
+                extract(opened, proof.layout, tmp_path / "artifact", "tiny")
+        return
     with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
         again = extract(opened, layout_for(opened.config, proof.layout.part), tmp_path / "artifact", "tiny")
     assert again["snapshots"] == proof.manifest["snapshots"]
     assert (tmp_path / "artifact" / FILE).read_bytes() == (proof.artifact / FILE).read_bytes()
 
 
-@pytest.mark.parametrize("name", TWO_PARTS)
+@pytest.mark.parametrize("name", WITH_CROSS)
 def test_cross_attention_read_for_self_attention_fails_the_check(name, tmp_path):
     wrong = copy.copy(layout_named(name))
     wrong.tensors = {role: cross_attention(pattern) for role, pattern in wrong.tensors.items()}
-    with pytest.raises(AssertionError, match="this is no self-attention"):
+    # SAM's cross-attentions are narrower, so there the config speaks against it
+    with pytest.raises((AssertionError, ModelFault), match=r"this is no self-attention|does not fit the config"):
         extracted(wrong, wrong.cases[0], tmp_path)
 
 
-@pytest.mark.parametrize("name", TWO_PARTS)
+@pytest.mark.parametrize("name", SEVERAL_PARTS)
 def test_without_a_part_the_error_names_the_parts(name):
-    decoder = layout_named(name)
-    for kind in decoder.model_types:
-        assert layout_for({"model_type": kind}, "decoder") is decoder
-        assert layout_for({"model_type": kind}, "encoder").name == name.replace("decoder", "encoder")
+    layout = layout_named(name)
+    for kind in layout.model_types:
+        config = {"model_type": kind}
+        parts = sorted(each.part for each in all_layouts().values() if each.reads(config))
+        assert layout.part in parts and len(set(parts)) == len(parts) > 1
+        assert layout_for(config, layout.part) is layout
         for part in (None, "tower"):
-            with pytest.raises(UsageError, match=r"the parts decoder, encoder\n.*\n.*choose one with --part"):
-                layout_for({"model_type": kind}, part)
+            with pytest.raises(UsageError, match=rf"the parts {', '.join(parts)}\n.*\n.*choose one with --part"):
+                layout_for(config, part)
 
 
 def test_a_t5_that_states_one_depth_has_it_in_both_parts():
@@ -239,8 +273,9 @@ def test_table_of_timm_architectures_is_that_of_timm(architecture):
         assert layout.needs(shape)["q"].shape == tuple(block.attn.qkv.weight.shape)
 
 
-def test_table_of_timm_architectures_names_nothing_that_timm_lacks():
-    assert set(timm_heads()) <= set(timm.list_models())
+@pytest.mark.parametrize("layout", [layout for layout in all_layouts().values() if isinstance(layout, Timm)], ids=str)
+def test_table_of_timm_architectures_names_nothing_that_timm_lacks(layout):
+    assert set(layout.architectures()) <= set(timm.list_models())
 
 
 def test_an_unknown_architecture_is_an_error_that_lists_the_known_ones():

@@ -30,7 +30,7 @@ def acquire(
         folder: of the artifact.
         model: its id.
         layout: name of the layout; by default the one for the config's architecture.
-        part: `encoder` or `decoder`, where the architecture has both.
+        part: which stack, where the architecture has several (`encoder`, `decoder`, `vision`, `text`, ...).
         sha256: digest of the one file that is fetched.
         architecture: the `model_type` that a missing config.json would state.
         heads: head counts that a missing config.json would state.

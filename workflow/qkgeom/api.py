@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.containers.memory import from_state_dict
-from qkgeom.errors import UsageError
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import FINAL, layer_weights
-from qkgeom.layouts import layout_for
+from qkgeom.layouts import all_layouts, layout_for
+from qkgeom.layouts.timm_base import Timm
 from qkgeom.locate import find_layers
 from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
 
@@ -32,7 +33,7 @@ def score(
         module_or_state_dict: a transformers or timm model, or a state dict (torch tensors or numpy arrays by name).
         config: what config.json says (`model_type`, head counts, sizes), as a mapping or a transformers config; a
             transformers model brings its own, a timm model's sizes are read from it.
-        part: `encoder` or `decoder`, where the architecture has both.
+        part: which stack, where the architecture has several (`encoder`, `decoder`, `vision`, `text`, ...).
         heads: add a row per head.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
 
@@ -75,11 +76,8 @@ def _config_of(module: object) -> Mapping[str, object] | None:
     if hasattr(config, "to_dict"):
         return config.to_dict()
     if type(module).__module__.startswith("timm."):
-        attention = module.blocks[0].attn
-        return {
-            "model_type": "timm_vit",
-            "d_model": attention.qkv.weight.shape[1],
-            "n_head": attention.num_heads,
-            "n_layer": len(module.blocks),
-        }
+        for layout in all_layouts().values():
+            if isinstance(layout, Timm) and (sizes := layout.sizes_of(module)):
+                return {"model_type": layout.name, **sizes}
+        raise ModelFault("no layout reads this timm model", found=type(module).__name__, expected="a ViT or Swin of timm")
     return None

@@ -20,7 +20,8 @@ from qkgeom.locate import Layer, find_layers
 
 logger = logging.getLogger(__name__)
 FINAL = "final"
-QK_NORMS = ("q_norm", "q_layernorm", "kv_a_layernorm")  # as Qwen3, Phi and DeepSeek call them
+# as Qwen3, Phi and DeepSeek call them; SwinV2's cosine attention normalises without a weight
+QK_NORMS = ("q_norm.weight", "q_layernorm.weight", "kv_a_layernorm.weight", "logit_scale")
 
 
 def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[np.ndarray, np.ndarray, dict[str, dict]]:
@@ -167,7 +168,7 @@ def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> d
         "position": layout.position_in(checkpoint.config),
         "bias": any(name + "bias" in checkpoint.where for name in siblings)
         or any(f"{parent}.q_bias" in checkpoint.where for parent in parents),
-        "qk_norm": any(f"{parent}.{norm}.weight" in checkpoint.where for parent in parents for norm in QK_NORMS),
+        "qk_norm": any(f"{parent}.{norm}" in checkpoint.where for parent in parents for norm in QK_NORMS),
     }
 
 

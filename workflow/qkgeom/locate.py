@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.errors import ModelFault
@@ -15,7 +14,10 @@ from qkgeom.layouts.base import AttentionShape, Layout, Need
 
 @dataclass(frozen=True)
 class Layer:
-    """One self-attention layer of a checkpoint: its sizes, what to read, and the names of its tensors by role."""
+    """One self-attention layer of a checkpoint: its sizes, what to read, and the names of its tensors by role.
+
+    `index` counts the self-attention layers from 0, through all stages; the names may count otherwise.
+    """
 
     index: int
     shape: AttentionShape
@@ -30,14 +32,21 @@ def find_layers(checkpoint: Checkpoint, layout: Layout) -> list[Layer]:
         ModelFault: no query or key tensor, one without the other, a missing or surplus layer, several towers under
             the same names, or a shape that does not fit the config.
     """
+    if checkpoint.heads and layout.needs_config:
+        raise ModelFault(
+            f"the layout {layout.name} does not read a checkpoint without its config.json",
+            where=checkpoint.uri,
+            found="--n-head alone",
+            expected="a config.json, which says which layers there are and how many heads each has",
+            fix="put the config.json beside the weights",
+        )
     names = _names_by_layer(checkpoint, layout)
-    n_layer = _require_complete(checkpoint, layout, names)
     layers = []
-    for index in range(n_layer):
-        roles = names[index]
+    for index, numbers in enumerate(_require_complete(checkpoint, layout, names)):
+        roles = names[numbers]
         shape = _shape(checkpoint, layout, index, roles)
         needs = layout.needs(shape)
-        _require_roles(checkpoint, layout, index, roles, {need.role for need in needs.values()})
+        _require_roles(checkpoint, layout, numbers, roles, {need.role for need in needs.values()})
         for need in needs.values():
             _require_shape(checkpoint, roles[need.role], need.shape, index)
         layers.append(Layer(index, shape, needs, roles))
@@ -56,15 +65,18 @@ def patterns(checkpoint: Checkpoint, layout: Layout) -> Mapping[str, str]:
     return layout.gguf if from_gguf else layout.tensors
 
 
-def _names_by_layer(checkpoint: Checkpoint, layout: Layout) -> dict[int, dict[str, str]]:
-    found: dict[int, dict[str, str]] = {}
+def _names_by_layer(checkpoint: Checkpoint, layout: Layout) -> dict[tuple[int, ...], dict[str, str]]:
+    """The names by role of each layer, by the numbers that stand in them."""
+    found: dict[tuple[int, ...], dict[str, str]] = {}
     prefixes: dict[str, str] = {}
     for role, body in patterns(checkpoint, layout).items():
-        pattern = re.compile(f"^(?P<prefix>{layout.prefix})" + body.replace("{N}", r"(?P<layer>\d+)") + "$")
+        numbered = body.replace("{S}", r"(?P<stage>\d+)").replace("{N}", r"(?P<layer>\d+)")
+        pattern = re.compile(f"^(?P<prefix>{layout.prefix}){numbered}$")
         for name in checkpoint.where:
             if match := pattern.match(name):
                 prefixes.setdefault(match["prefix"], name)
-                found.setdefault(int(match["layer"]), {})[role] = name
+                numbers = tuple(int(match[group]) for group in ("stage", "layer") if group in pattern.groupindex)
+                found.setdefault(numbers, {})[role] = name
     if len(prefixes) > 1:
         raise ModelFault(
             "a checkpoint holds several towers whose tensors fit the layout",
@@ -76,8 +88,10 @@ def _names_by_layer(checkpoint: Checkpoint, layout: Layout) -> dict[int, dict[st
     return found
 
 
-def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int, Mapping[str, str]]) -> int:
-    """The number of layers to read, once all of them are there; the layout may know of layers after these."""
+def _require_complete(
+    checkpoint: Checkpoint, layout: Layout, names: Mapping[tuple[int, ...], Mapping[str, str]]
+) -> list[tuple[int, ...]]:
+    """The numbers of the layers to read, in order, once all of them are there."""
     roles = patterns(checkpoint, layout)
     if not names:
         raise ModelFault(
@@ -87,36 +101,47 @@ def _require_complete(checkpoint: Checkpoint, layout: Layout, names: Mapping[int
             expected=f"the layout {layout.name}: " + ", ".join(map(_readable, roles.values())),
             fix="check the layout in models.tsv (or --architecture), or add one to workflow/qkgeom/layouts/",
         )
-    for index, present in sorted(names.items()):
-        _require_roles(checkpoint, layout, index, present, set(roles) - set(layout.optional))
-    n_layer = max(names) + 1 if checkpoint.heads else layout.n_layer(checkpoint.config)
+    for numbers, present in sorted(names.items()):
+        _require_roles(checkpoint, layout, numbers, present, set(roles) - set(layout.optional))
+    n_layer = max(names)[0] + 1 if checkpoint.heads else layout.n_layer(checkpoint.config)
     n_surplus = 0 if checkpoint.heads else layout.n_surplus(checkpoint.config)
-    # the first few only: a damaged config may state billions
-    missing_layers = list(islice((index for index in range(n_layer) if index not in names), 9))
-    surplus = sorted(index for index in names if index >= n_layer + n_surplus)
-    if missing_layers or surplus:
+    expected = ((layer,) for layer in range(n_layer)) if checkpoint.heads else layout.numbers(checkpoint.config)
+    wanted, absent = [], []
+    for numbers in expected:
+        (wanted if numbers in names else absent).append(numbers)
+        if len(absent) == 9:  # the first few only: a damaged config may state billions
+            break
+    left_out = {(n_layer + number,) for number in range(n_surplus)}
+    surplus = [] if absent else sorted(set(names) - set(wanted) - left_out)
+    if absent or surplus:
+        listed = ", ".join(map(_dotted, absent or surplus))
         raise ModelFault(
-            f"a checkpoint {'lacks' if missing_layers else 'has surplus'} layers",
+            f"a checkpoint {'lacks' if absent else 'has surplus'} layers",
             where=checkpoint.uri,
-            found=f"{len(names)} layers; " + (f"missing {missing_layers}" if missing_layers else f"surplus {surplus}"),
-            expected=f"{n_layer} layers, 0 to {n_layer - 1}, as the config says",
+            found=f"{len(names)} layers; {'missing' if absent else 'surplus'} [{listed}]",
+            expected=f"{n_layer} layers, as the config says",
             fix="fetch all files of the checkpoint, or correct its config.json",
         )
-    return n_layer
+    return wanted
 
 
 def _require_roles(
-    checkpoint: Checkpoint, layout: Layout, index: int, present: Mapping[str, str], required: Collection[str]
+    checkpoint: Checkpoint, layout: Layout, numbers: tuple[int, ...], present: Mapping[str, str], required: Collection[str]
 ) -> None:
     roles = patterns(checkpoint, layout)
     if missing := [role for role in roles if role in required and role not in present]:
         raise ModelFault(
-            f"layer {index} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
+            f"layer {_dotted(numbers)} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
             where=checkpoint.uri,
             found=", ".join(present.values()),
-            expected=", ".join(_readable(roles[role].replace("{N}", str(index))) for role in missing),
+            expected=", ".join(_readable(roles[role], numbers) for role in missing),
             fix="the checkpoint is incomplete: fetch all its files",
         )
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    """A layer's number, or its stage's and its own, as `2` or `1.2`."""
+    return ".".join(map(str, numbers))
 
 
 def _shape(checkpoint: Checkpoint, layout: Layout, index: int, roles: Mapping[str, str]) -> AttentionShape:
@@ -149,12 +174,14 @@ def _require_shape(checkpoint: Checkpoint, name: str, expected: tuple[int, ...],
         )
 
 
-def _readable(pattern: str) -> str:
-    """A pattern of names as a person would write it."""
+def _readable(pattern: str, numbers: tuple[int, ...] = ()) -> str:
+    """A pattern of names as a person would write it, with a layer's numbers if they are known."""
+    for number, place in zip(numbers[::-1], ("{N}", "{S}"), strict=False):
+        pattern = pattern.replace(place, str(number))
     return pattern.replace("(?:", "(").replace("\\.", ".")
 
 
 def _nearest(checkpoint: Checkpoint, roles: Mapping[str, str]) -> list[str]:
-    wanted = [re.sub(r"\(\?:|[\\()?]|\{N\}", "", body) for body in roles.values()]
+    wanted = [re.sub(r"\(\?:|[\\()?]|\{[SN]\}", "", body) for body in roles.values()]
     close = [name for body in wanted for name in difflib.get_close_matches(body, checkpoint.where, n=2, cutoff=0.3)]
     return list(dict.fromkeys(close))[:4]

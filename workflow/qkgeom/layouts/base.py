@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,8 @@ class Case:
         config: its constructor's keywords (openai-whisper: its dimensions).
         library: `transformers`, `timm`, `whisper`, or `remote` for a class that checkpoints bring with them
             (tests/remote_models.py).
-        inputs: `tokens`, `pixels`, `seq2seq` (tokens for both parts) or `audio` (features, and tokens for the decoder).
+        inputs: `tokens`, `pixels`, `seq2seq` (tokens for both parts), `audio` (features, and tokens for the decoder), or
+            a kind of tests/example_inputs.py.
     """
 
     model: str
@@ -83,8 +84,10 @@ class Layout(ABC):
     Attributes:
         name: key in models.tsv and manifests.
         model_types: the `model_type` values of config.json (or timm architecture prefixes) that it reads.
-        part: `encoder` or `decoder` where the architecture has both, else None.
-        tensors: role -> pattern of the tensor's name without prefix; `{N}` is the layer's number.
+        part: which stack of an architecture that has several, such as `encoder`, `decoder`, `vision` or `text`; else None.
+        section: the part of the config that states this stack's sizes, such as `vision_config`; None for all of it.
+        needs_config: whether the names alone do not say which layers there must be.
+        tensors: role -> pattern of the tensor's name without prefix; `{N}` is the layer's number, and `{S}` its stage's.
         gguf: the same for GGUF files; empty if the layout does not read them.
         prefix: what may come before the pattern.
         optional: the roles that a checkpoint may lack.
@@ -97,6 +100,8 @@ class Layout(ABC):
     name: str
     model_types: tuple[str, ...]
     part: str | None = None
+    section: str | None = None
+    needs_config: bool = False
     tensors: dict[str, str]
     gguf: dict[str, str] = {}
     prefix: str = ANY_PREFIX
@@ -118,20 +123,41 @@ class Layout(ABC):
         """How positions enter the attention; reported in the manifest, not part of W_qk."""
         return self.position
 
+    def sizes(self, config: Mapping[str, object]) -> Mapping[str, object]:
+        """The part of the config that states this stack's sizes.
+
+        Raises:
+            ModelFault: the config has no such section.
+        """
+        sizes = config if self.section is None else config.get(self.section)
+        if not isinstance(sizes, Mapping):
+            raise ModelFault(
+                f"the config has no section {self.section}",
+                found=sorted(config),
+                expected=f"{self.section}, with the sizes of the part {self.part}",
+                fix="correct config.json",
+            )
+        return sizes
+
     def n_layer(self, config: Mapping[str, object]) -> int:
         """Number of distinct self-attention layers that the checkpoint must hold."""
-        return field(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        return field(self.sizes(config), "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+    def numbers(self, config: Mapping[str, object]) -> Iterable[tuple[int, ...]]:
+        """What stands for `{S}` and `{N}` in the names of each layer, in the order in which the layers are numbered."""
+        return ((layer,) for layer in range(self.n_layer(config)))
 
     def n_surplus(self, config: Mapping[str, object]) -> int:
         """Number of layers after these that the checkpoint may hold too and that are no part of the model's depth."""
         return 0
 
     def shape(self, config: Mapping[str, object], layer: int) -> AttentionShape:
-        """The sizes that the config states for a layer."""
-        d_model = field(config, "hidden_size", "n_embd", "n_embed", "dim", "d_model")
-        n_head = field(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
-        n_kv_head = config.get("num_key_value_heads") or n_head
-        d_head = config.get("head_dim") or d_model // n_head
+        """The sizes that the config states for a layer; layers are numbered 0, 1, 2, ... whatever their names say."""
+        sizes = self.sizes(config)
+        d_model = field(sizes, "hidden_size", "n_embd", "n_embed", "dim", "d_model")
+        n_head = field(sizes, "num_attention_heads", "n_head", "n_heads", "num_heads")
+        n_kv_head = sizes.get("num_key_value_heads") or n_head
+        d_head = sizes.get("head_dim") or d_model // n_head
         return AttentionShape(d_model, n_head, int(n_kv_head), int(d_head))
 
     @abstractmethod

@@ -40,8 +40,5 @@ class Gemma3(Llama):
         Case("Gemma3ForConditionalGeneration", {"text_config": _TINY, "vision_config": _VISION}),
     )
 
-    def n_layer(self, config):
-        return super().n_layer(config.get("text_config", config))
-
-    def shape(self, config, layer):
-        return super().shape(_DEFAULTS | config.get("text_config", config), layer)
+    def sizes(self, config):
+        return _DEFAULTS | config.get("text_config", config)

@@ -1,9 +1,9 @@
-"""Vision transformers of transformers: ViT, DeiT, DINO, DINOv2, BEiT, DiT, and MAE's encoder.
+"""Vision transformers of transformers: ViT, DeiT, DINO, DINOv2, BEiT and DiT; see vit_mae.py for MAE.
 
 Separate Linear weights. transformers 5 renamed the modules (`layers.N.attention.q_proj`); published files and
 `save_pretrained` keep the old names, and both are read. BEiT's key has no bias.
 
-Source: transformers/models/{vit,deit,dinov2,beit,vit_mae}/modeling_*.py and conversion_mapping.py.
+Source: transformers/models/{vit,deit,dinov2,beit}/modeling_*.py and conversion_mapping.py.
 """
 
 from qkgeom.layouts.base import Case, SeparateLinear
@@ -19,10 +19,10 @@ _TINY = {
 
 
 class Vit(SeparateLinear):
-    """ViT, DeiT, DINO, DINOv2, BEiT, DiT; the MAE's decoder is a second tower and does not match."""
+    """ViT, DeiT, DINO, DINOv2, BEiT, DiT."""
 
     name = "vit"
-    model_types = ("vit", "deit", "dinov2", "beit", "vit_mae")
+    model_types = ("vit", "deit", "dinov2", "beit")
     tensors = {
         "q": r"(?:encoder\.layer|layers)\.{N}\.attention\.(?:attention\.)?(?:query|q_proj)\.weight",
         "k": r"(?:encoder\.layer|layers)\.{N}\.attention\.(?:attention\.)?(?:key|k_proj)\.weight",
@@ -35,7 +35,6 @@ class Vit(SeparateLinear):
         Case("BeitModel", dict(_TINY), inputs="pixels"),
         Case("BeitForMaskedImageModeling", {**_TINY, "vocab_size": 20}, inputs="pixels"),
         Case("BeitForImageClassification", {**_TINY, "use_relative_position_bias": True}, inputs="pixels"),
-        Case("ViTMAEForPreTraining", {**_TINY, "decoder_hidden_size": 12, "decoder_num_attention_heads": 2}, inputs="pixels"),
     )
 
     def position_in(self, config):

@@ -21,7 +21,7 @@ def command(
     output: Annotated[Path, Option("--output", "-o", help="folder of the artifact")],
     model: Annotated[str | None, Option(help="id of the model; the folder's name by default")] = None,
     layout: Annotated[str | None, Option(help="layout; by default the one for config.json's model_type")] = None,
-    part: Annotated[str | None, Option(help="encoder or decoder, where the model has both")] = None,
+    part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     sha256: Annotated[str | None, Option(help="digest of the one file that is fetched")] = None,
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
     n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,

@@ -39,7 +39,7 @@ def command(
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
     as_json: Annotated[bool, Option("--json", help="print the rows as JSON")] = False,
-    part: Annotated[str | None, Option(help="encoder or decoder, where the model has both")] = None,
+    part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
     n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
     n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
