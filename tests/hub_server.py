@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
                 status, body, headers["Content-Range"] = 416, b"", f"bytes */{total}"
             else:
                 status, body, headers["Content-Range"] = 206, body[first : last + 1], f"bytes {first}-{last}/{total}"
-        if fault.flip is not None and body:
+        if fault.flip is not None and len(body) > fault.flip:
             changed = bytearray(body)
             changed[fault.flip] ^= 1
             body = bytes(changed)
@@ -334,6 +334,9 @@ def fetch(uri, pinned):
         weights = {file.name: sha256(file.read(0, file.size)).hexdigest() for file in files}
         answer = {"weights": weights, "origin": dict(got.origin), "opened": opened, "moved": got.moved()}
         return answer | {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+def keep(repo, commit, *names):
+    from huggingface_hub import hf_hub_download
+    return {"paths": [hf_hub_download(repo, name, revision=commit) for name in names]}
 def verb(*arguments):
     import_module("qkgeom.cli").app(arguments, standalone_mode=False)
     return {}
@@ -388,6 +391,10 @@ class Client:
         for opening them (`opened`) and in all (`moved`), or `error` and `text`; and `waits`, the seconds asked for.
         """
         return self._ask("fetch", uri, sha256)
+
+    def keep(self, repo: str, commit: str, *names: str) -> list[Path]:
+        """Has the hub's client put whole files into its cache, as any other program may have done."""
+        return [Path(path) for path in self._ask("keep", repo, commit, *names)["paths"]]
 
     def verb(self, *arguments: object) -> dict:
         """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""
