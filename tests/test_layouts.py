@@ -124,9 +124,11 @@ def test_without_config_json_the_stated_heads_give_the_same_weights(proof, tmp_p
     sizes = proof.manifest["snapshots"]["final"]["layers"][0]
     heads = Heads(sizes["n_head"], sizes["n_kv_head"])
     if proof.layout.needs_config:
-        with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
-            with pytest.raises(ModelFault, match=r"without its config\.json"):
-                extract(opened, proof.layout, tmp_path / "artifact", "tiny")
+        with (
+            open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened,
+            pytest.raises(ModelFault, match=r"without its config\.json"),
+        ):
+            extract(opened, proof.layout, tmp_path / "artifact", "tiny")
         return
     with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
         again = extract(opened, layout_for(opened.config, proof.layout.part), tmp_path / "artifact", "tiny")

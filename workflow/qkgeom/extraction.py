@@ -12,11 +12,14 @@ import numpy as np
 
 from qkgeom import __version__, artifacts
 from qkgeom.artifacts import StoredTensor, tensor_name
+from qkgeom.byte_files import Wanted
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.containers.base import DTYPES
+from qkgeom.digests import code_digest
 from qkgeom.float8 import block_of, dequantise, scales_of
 from qkgeom.layouts.base import Layout
 from qkgeom.locate import Layer, find_layers
+from qkgeom.snapshot_file import snapshot_file
 
 logger = logging.getLogger(__name__)
 FINAL = "final"
@@ -80,31 +83,37 @@ def store_snapshot(
         TransientFault: the disk refuses the write.
     """
     layers = find_layers(checkpoint, layout)
-    tensors = [tensor for layer in layers for tensor in _stored(checkpoint, layout, layer)]
-    records: dict[int, dict] = {}
-
-    def values() -> Iterator[np.ndarray]:
-        for layer in progress(layers):
-            W_q, W_k, records[layer.index] = layer_weights(checkpoint, layout, layer)
-            yield W_q
-            yield W_k
-            del W_q, W_k  # before the next layer is read
-
+    tensors = [_stored(checkpoint, layout, layer) for layer in layers]
     target = folder / f"{snapshot}.safetensors"
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
-    digests = artifacts.write_snapshot(target, tensors, values(), metadata)
-    logger.info("%s, %s: %d layers stored", model, snapshot, len(layers))
+    opening = checkpoint.moved()
+    with snapshot_file(target, tensors, metadata, _identity(checkpoint, layout)) as file:
+        rest = layers[len(file.entries) :]
+        if len(rest) < len(layers):
+            logger.info("%s, %s: %d layers are here already", model, snapshot, len(layers) - len(rest))
+        checkpoint.expect([_ranges(checkpoint, layer) for layer in rest])
+        for layer in progress(rest):
+            before = checkpoint.moved()
+            W_q, W_k, read = layer_weights(checkpoint, layout, layer)
+            file.append((W_q, W_k), {"read": read, "moved": checkpoint.moved() - before})
+            del W_q, W_k  # before the next layer is read
+    moved = opening + sum(entry["moved"] for entry in file.entries)
+    logger.info("%s, %s: %d layers stored, %d bytes moved", model, snapshot, len(layers), moved)
+    records = [entry["read"] for entry in file.entries]
     return {
         "file": target.name,
-        "source": dict(checkpoint.origin),
+        "source": {**checkpoint.origin, "bytes_moved": moved},
         "not_in_W_qk": _flags(checkpoint, layout, layers),
         "bytes": {
             "checkpoint": sum(each.tensors[name].stop - each.tensors[name].start for name, each in checkpoint.where.items()),
-            "read": sum(record["bytes"][1] - record["bytes"][0] for each in records.values() for record in each.values()),
+            "read": sum(record["bytes"][1] - record["bytes"][0] for each in records for record in each.values()),
             "stored": target.stat().st_size,
         },
         "versions": _versions(checkpoint),
-        "layers": [_layer_record(layer, records, tensors, digests) for layer in layers],
+        "layers": [
+            _layer_record(layer, record, stored, file.digests)
+            for layer, record, stored in zip(layers, records, tensors, strict=True)
+        ],
     }
 
 
@@ -146,17 +155,28 @@ def _stored(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[Store
     )
 
 
-def _layer_record(layer: Layer, records: Mapping, tensors: Sequence[StoredTensor], digests: Mapping[str, str]) -> dict:
-    names = tensor_name(layer.index, "W_q"), tensor_name(layer.index, "W_k")
-    stored = {tensor.name: tensor for tensor in tensors if tensor.name in names}
+def _layer_record(layer: Layer, read: Mapping, tensors: Sequence[StoredTensor], digests: Mapping[str, str]) -> dict:
     return {
         "layer": layer.index,
         **vars(layer.shape),
-        "read": records[layer.index],
+        "read": read,
         "stored": {
-            name: {"dtype": str(stored[name].dtype), "shape": list(stored[name].shape), "sha256": digests[name]}
-            for name in names
+            each.name: {"dtype": str(each.dtype), "shape": list(each.shape), "sha256": digests[each.name]} for each in tensors
         },
+    }
+
+
+def _ranges(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
+    """The bytes that `layer_weights` reads, in order."""
+    wanted = [(checkpoint.where[name], name, rows) for _, name, rows in tensors_of(checkpoint, layer)]
+    return [(container.file, *container.range_of(name, rows)) for container, name, rows in wanted]
+
+
+def _identity(checkpoint: Checkpoint, layout: Layout) -> dict[str, object]:
+    """What the stored bytes depend on: the files and the code."""
+    return {
+        "files": sorted({container.file.identity for container in checkpoint.where.values()}),
+        "code": code_digest("extraction", type(layout).__module__.removeprefix("qkgeom.")),
     }
 
 

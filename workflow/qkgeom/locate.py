@@ -167,7 +167,7 @@ def _require_shape(checkpoint: Checkpoint, name: str, expected: tuple[int, ...],
     if found != expected:
         raise ModelFault(
             "the shape of a query or key weight does not fit the config",
-            where=f"{checkpoint.where[name].path}, tensor {name} (layer {index})",
+            where=f"{checkpoint.where[name]}, tensor {name} (layer {index})",
             found=list(found),
             expected=list(expected),
             fix="check the config.json beside the weights, the layout, or --n-head and --n-kv-head",
