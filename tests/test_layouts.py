@@ -111,6 +111,14 @@ def test_wrong_readings_are_noticed(proof):
             assert found.heads.max() > 0.05 and found.layer > 0.05, way
 
 
+def test_a_wrong_number_of_heads_is_noticed(proof):
+    """All heads as one have the right sum, and only that."""
+    execution = proof.executions["fused"][0]
+    W_q, W_k = (W.flatten(1)[:, None] for W in proof.weights(execution.layer))
+    found = mismatch(execution, W_q, W_k)
+    assert found.heads.min() > 0.1 and found.layer < 1e-4
+
+
 def test_wrong_readings_cover_every_way_of_storing():
     ways = (SeparateLinear, FusedRows, FusedPerHead, FusedConv1D, DeepSeek)
     assert all(isinstance(layout, ways) for layout in all_layouts().values())
@@ -123,14 +131,12 @@ def test_without_config_json_the_stated_heads_give_the_same_weights(proof, tmp_p
     lone.symlink_to(saved)
     sizes = proof.manifest["snapshots"]["final"]["layers"][0]
     heads = Heads(sizes["n_head"], sizes["n_kv_head"])
+    opening = open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads)
     if proof.layout.needs_config:
-        with (
-            open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened,
-            pytest.raises(ModelFault, match=r"without its config\.json"),
-        ):
+        with opening as opened, pytest.raises(ModelFault, match=r"without its config\.json"):
             extract(opened, proof.layout, tmp_path / "artifact", "tiny")
         return
-    with open_checkpoint(f"file:{lone}", architecture=proof.layout.model_types[0], heads=heads) as opened:
+    with opening as opened:
         again = extract(opened, layout_for(opened.config, proof.layout.part), tmp_path / "artifact", "tiny")
     assert again["snapshots"] == proof.manifest["snapshots"]
     assert (tmp_path / "artifact" / FILE).read_bytes() == (proof.artifact / FILE).read_bytes()
@@ -227,6 +233,22 @@ _NARROW = {**_SMALL, "embed_dim": 24, "num_heads": 3}
         ("whisper_openai_decoder", all_layouts()["whisper_openai_decoder"].cases[0], True, "learned", False),
         ("vit", all_layouts()["vit"].cases[4], True, "learned", False),
         ("vit", all_layouts()["vit"].cases[6], True, "relative", False),
+        ("vit_mae_encoder", all_layouts()["vit_mae_encoder"].cases[0], True, "sinusoidal", False),
+        ("swin", all_layouts()["swin"].cases[0], True, "relative", False),
+        ("swin", all_layouts()["swin"].cases[2], True, "relative", True),
+        ("timm_swin", all_layouts()["timm_swin"].cases[0], True, "relative", False),
+        ("timm_swin", all_layouts()["timm_swin"].cases[1], True, "relative", True),
+        ("sam_encoder", all_layouts()["sam_encoder"].cases[0], True, "relative", False),
+        ("seggpt", all_layouts()["seggpt"].cases[0], True, "relative", False),
+        ("detr_encoder", all_layouts()["detr_encoder"].cases[0], True, "sinusoidal", False),
+        ("detr_decoder", all_layouts()["detr_decoder"].cases[0], True, "learned", False),
+        ("mllama_vision", all_layouts()["mllama_vision"].cases[0], False, "learned", False),
+        ("mllama_text", all_layouts()["mllama_text"].cases[0], False, "rope", False),
+        ("wav2vec2", all_layouts()["wav2vec2"].cases[0], True, "convolutional", False),
+        ("wav2vec2", all_layouts()["wav2vec2"].cases[7], True, "relative", False),
+        ("speecht5_encoder", all_layouts()["speecht5_encoder"].cases[0], True, "relative", False),
+        ("musicgen_decoder", all_layouts()["musicgen_decoder"].cases[0], False, "sinusoidal", False),
+        ("musicgen_encoder", all_layouts()["musicgen_encoder"].cases[0], False, "relative", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qkv_bias": False}, "timm", "pixels"), False, "learned", False),
         ("timm_vit", Case("vit_tiny_patch16_224", {**_SMALL, "qk_norm": True}, "timm", "pixels"), True, "learned", True),
     ],
@@ -260,10 +282,12 @@ def test_with_qk_norm_the_weights_are_those_before_the_norm(tmp_path):
         "vit_tiny_patch16_224",
         "vit_base_patch32_224",
         "vit_small_patch14_reg4_dinov2",
+        "vit_base_patch16_clip_224",
         "vit_base_patch16_siglip_224",
+        "samvit_base_patch16",
     ],
 )
-def test_table_of_timm_architectures_is_that_of_timm(architecture):
+def test_table_of_timms_plain_architectures_is_that_of_timm(architecture):
     with torch.device("meta"):
         blocks = timm.create_model(architecture, pretrained=False).blocks
     layout, config = layout_named("timm_vit"), {"architecture": f"{architecture}.some_pretraining"}
@@ -275,7 +299,22 @@ def test_table_of_timm_architectures_is_that_of_timm(architecture):
         assert layout.needs(shape)["q"].shape == tuple(block.attn.qkv.weight.shape)
 
 
-@pytest.mark.parametrize("layout", [layout for layout in all_layouts().values() if isinstance(layout, Timm)], ids=str)
+@pytest.mark.parametrize("architecture", ["swin_tiny_patch4_window7_224", "swin_s3_base_224", "swinv2_large_window12_192"])
+def test_table_of_timms_staged_architectures_is_that_of_timm(architecture):
+    with torch.device("meta"):
+        stages = timm.create_model(architecture, pretrained=False).layers
+    layout, config = layout_named("timm_swin"), {"architecture": f"{architecture}.some_pretraining"}
+    assert layout_for(config) is layout
+    attentions = [block.attn for stage in stages for block in stage.blocks]
+    assert layout.n_layer(config) == len(attentions)
+    for number, attention in enumerate(attentions):
+        shape = layout.shape(config, number)
+        assert (shape.d_model, shape.n_head) == (attention.qkv.in_features, attention.num_heads)
+
+
+@pytest.mark.parametrize(
+    "layout", [layout for layout in all_layouts().values() if isinstance(layout, Timm)], ids=lambda layout: layout.name
+)
 def test_table_of_timm_architectures_names_nothing_that_timm_lacks(layout):
     assert set(layout.architectures()) <= set(timm.list_models())
 

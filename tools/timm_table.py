@@ -14,15 +14,10 @@ import torch
 from qkgeom.layouts import all_layouts
 from qkgeom.layouts.timm_base import Timm
 
-MODULES = {
-    "timm_vit": ("vision_transformer", "deit", "beit", "eva", "vision_transformer_sam"),
-    "timm_swin": ("swin_transformer", "swin_transformer_v2"),
-}
-
 
 def write(layout: Timm) -> str:
     """Writes the table of a layout; says how many architectures are in it."""
-    names = sorted({name for module in MODULES[layout.name] for name in timm.list_models(module=module)})
+    names = sorted({name for module in layout.modules for name in timm.list_models(module=module)})
     rows = []
     for name in names:
         with torch.device("meta"):

@@ -77,7 +77,7 @@ def _config_of(module: object) -> Mapping[str, object] | None:
         return config.to_dict()
     if type(module).__module__.startswith("timm."):
         for layout in all_layouts().values():
-            if isinstance(layout, Timm) and (sizes := layout.sizes_of(module)):
-                return {"model_type": layout.name, **sizes}
+            if isinstance(layout, Timm) and (config := layout.config_of(module)):
+                return config
         raise ModelFault("no layout reads this timm model", found=type(module).__name__, expected="a ViT or Swin of timm")
     return None

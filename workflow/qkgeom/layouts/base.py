@@ -92,8 +92,8 @@ class Layout(ABC):
         prefix: what may come before the pattern.
         optional: the roles that a checkpoint may lack.
         computed: whether W_q and W_k are products of several weights; they are then computed and stored in float32.
-        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`, `alibi`) unless the config says
-            otherwise (`position_in`).
+        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`, `convolutional`, `alibi`) unless the
+            config says otherwise (`position_in`).
         cases: tiny real models for the contract test.
     """
 

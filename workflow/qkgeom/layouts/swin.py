@@ -7,6 +7,8 @@ each query and key (cosine attention) and its key has no bias. Both names of the
 Source: transformers/models/{swin,swinv2}/modeling_*.py (`dim=int(config.embed_dim * 2**i_layer)`), conversion_mapping.py.
 """
 
+from itertools import islice
+
 from qkgeom.errors import ModelFault
 from qkgeom.layouts.base import AttentionShape, Case, Layout, SeparateLinear, field
 
@@ -20,34 +22,28 @@ class Staged(Layout):
     position = "relative"
 
     def n_layer(self, config):
-        return sum(self._by_stage(config, "depths"))
+        return sum(depth for depth, _ in self._stages(config))
 
     def numbers(self, config):
-        return ((stage, block) for stage, depth in enumerate(self._by_stage(config, "depths")) for block in range(depth))
+        return ((stage, block) for stage, (depth, _) in enumerate(self._stages(config)) for block in range(depth))
 
     def shape(self, config, layer):
-        stage, before = 0, layer  # `before`: how many layers of its stage come before it
-        for depth in self._by_stage(config, "depths"):
-            if before < depth:
-                break
-            stage, before = stage + 1, before - depth
-        d_model = field(self.sizes(config), "embed_dim") * 2**stage
-        n_head = self._by_stage(config, "num_heads")[stage]
+        stage, _ = next(islice(self.numbers(config), layer, None))
+        d_model, (_, n_head) = field(self.sizes(config), "embed_dim") * 2**stage, self._stages(config)[stage]
         return AttentionShape(d_model, n_head, n_head, d_model // n_head)
 
-    def _by_stage(self, config, name: str) -> list[int]:
-        sizes = self.sizes(config)
-        stated = [sizes.get(each) for each in ("depths", "num_heads")]
-        if not all(isinstance(each, list | tuple) and all(isinstance(n, int) and n > 0 for n in each) for each in stated) or (
-            len(stated[0]) != len(stated[1])
-        ):
+    def _stages(self, config) -> list[tuple[int, int]]:
+        """Depth and number of heads of each stage."""
+        stated = {name: self.sizes(config).get(name) for name in ("depths", "num_heads")}
+        depths, heads = (each if isinstance(each, list | tuple) else () for each in stated.values())
+        if not depths or len(depths) != len(heads) or not all(isinstance(n, int) and n > 0 for n in (*depths, *heads)):
             raise ModelFault(
                 "the config does not state the stages",
-                found=f"depths {stated[0]}, num_heads {stated[1]}",
+                found=stated,
                 expected="depths and num_heads, a positive whole number each per stage",
                 fix="correct config.json",
             )
-        return list(sizes[name])
+        return list(zip(depths, heads, strict=True))
 
 
 class Swin(Staged, SeparateLinear):

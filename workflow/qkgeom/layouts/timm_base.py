@@ -20,9 +20,11 @@ class Timm(Layout):
     """A layout of timm.
 
     Attributes:
+        modules: the modules of `timm.models` whose classes it reads; others may use the same names for other attentions.
         columns: our name of a size, a column of the table -> timm's argument.
     """
 
+    modules: tuple[str, ...]
     columns: dict[str, str]
 
     @property
@@ -43,9 +45,15 @@ class Timm(Layout):
         given = {ours: arguments[theirs] for ours, theirs in self.columns.items() if theirs in arguments}
         return known | given | dict(config)
 
+    def config_of(self, module: object) -> dict[str, object] | None:
+        """What stands for the config.json of a timm model in memory, or None if this layout does not read it."""
+        known = type(module).__module__.rpartition(".")[2] in self.modules
+        sizes = self.sizes_of(module) if known else None
+        return sizes and {"model_type": self.name, **sizes}
+
     @abstractmethod
     def sizes_of(self, module: object) -> dict[str, object] | None:
-        """The sizes of a timm model, or None if its attention is not stored in this layout's way."""
+        """The sizes of a model of `modules`, or None if its attention is not stored in this layout's way."""
 
 
 def architecture(config: Mapping[str, object]) -> str:

@@ -17,6 +17,7 @@ class TimmSwin(Timm, Staged, FusedRows):
 
     name = "timm_swin"
     model_types = ("timm_swin",)
+    modules = ("swin_transformer", "swin_transformer_v2")
     columns = {size: size for size in ("embed_dim", "depths", "num_heads")}
     tensors = {"qkv": r"layers\.{S}\.blocks\.{N}\.attn\.qkv\.weight"}
     cases = (

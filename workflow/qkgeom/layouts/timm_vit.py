@@ -16,6 +16,7 @@ class TimmVit(Timm, FusedRows):
     name = "timm_vit"
     model_types = ("timm_vit",)
     prefix = r"(?:(?!layers)\w+\.)*?"  # Swin's blocks lie in `layers.S.blocks.N`
+    modules = ("vision_transformer", "deit", "beit", "eva", "vision_transformer_sam")
     columns = {"d_model": "embed_dim", "n_head": "num_heads", "n_layer": "depth"}
     tensors = {"qkv": r"blocks\.{N}\.attn\.qkv\.weight"}
     cases = (
