@@ -1,6 +1,7 @@
 """Weights of 8-bit floats with scales per block, as DeepSeek-V3 and others publish them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,6 +94,19 @@ def test_the_manifest_says_which_scales_were_applied(checkpoint, tmp_path):
         assert read[f"{key}_scales"]["dtype"] == "F32"
     ranges = [record["bytes"] for layer in snapshot["layers"] for record in layer["read"].values()]
     assert snapshot["bytes"]["read"] == sum(stop - start for start, stop in ranges)
+
+
+def test_scales_are_among_what_the_source_is_told_to_fetch(checkpoint, tmp_path):
+    folder, _, _ = checkpoint
+    told = []
+    with open_checkpoint(f"file:{folder}") as opened:
+        telling = replace(opened, expect=told.extend)
+        manifest = extract(telling, layout_for(opened.config), tmp_path / "artifact", "tiny")
+    read = [[*each["read"].values()] for each in manifest["snapshots"]["final"]["layers"]]
+    assert [[[start, stop] for _, start, stop in group] for group in told] == [
+        [each["bytes"] for each in group] for group in read
+    ]
+    assert any(each["tensor"].endswith("_scale_inv") for group in read for each in group)
 
 
 @pytest.mark.faults
