@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import hub_server
 from checkpoints import bert_config, llama_config, llama_tensors
 from hub_server import Client, Hub, client, small_disk
 from qkgeom.artifacts import read_layer, read_manifest
+from weight_files import rezip
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 
@@ -26,6 +28,7 @@ N_LAYER, D = 6, 64
 SIZES = {"d": D, "n_head": 4, "n_kv_head": 2, "n_layer": N_LAYER}
 SHARDS = [f"model-{number:05d}-of-00003.safetensors" for number in (1, 2, 3)]
 INDEX = "model.safetensors.index.json"
+WIDE = json.dumps(bert_config(256, 4, 1)).encode()
 TRIES = 4  # what hub_client.py says
 
 
@@ -303,6 +306,66 @@ def test_a_header_that_is_none_is_the_models_fault(hub: Hub, hub_client: Client,
         and f"{repo}@main, model.safetensors" in manifest["reason"]
     )
     assert left_in(tmp_path / "a") == ["manifest.json"]
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_of_a_torch_archive_only_the_needed_storages_move(hub: Hub, hub_client: Client, tmp_path, old):
+    """The zip directory and the pickle first; an archive of an old torch states its alignment nowhere."""
+    import torch
+
+    named = {name: torch.from_numpy(each) for name, each in wide_bert(20).items()}
+    torch.save(named, tmp_path / "new.bin")
+    file = rezip(tmp_path / "new.bin", tmp_path / "old.bin") if old else tmp_path / "new.bin"
+    hub.add(f"tiny/zip-{old}", {"config.json": WIDE, "pytorch_model.bin": file.read_bytes()})
+    answer = extract(hub_client, f"tiny/zip-{old}", tmp_path / "a")
+    assert answer["manifest"]["status"] == "ok", answer["manifest"]
+    for which, array in zip(("query", "key"), read_layer(tmp_path / "a", "final.safetensors", 0), strict=True):
+        assert np.array_equal(array.reshape(256, 256), wide_bert(20)[f"encoder.layer.0.attention.self.{which}.weight"].T)
+    moved = sum(stop - start for _, start, stop in hub.ranges())
+    wanted = 2 * 256 * 256 * 4
+    assert wanted <= moved < wanted + 5 * 2**16 < file.stat().st_size / 2
+    assert moved + len(WIDE) == answer["manifest"]["snapshots"]["final"]["source"]["bytes_moved"]
+    assert len(hub.asked("HEAD .*/resolve/")) == 1
+    hub.reset()
+    extract(hub_client, f"tiny/zip-{old}", tmp_path / "b")
+    moved = sum(stop - start for _, start, stop in hub.ranges())
+    assert moved < wanted + 256  # the directory is kept; between the storages lies a record's header
+
+
+def wide_bert(seed: int) -> dict[str, np.ndarray]:
+    """A layer between tensors that nobody needs."""
+    rng = np.random.default_rng(seed)
+    names = ["before", *(f"encoder.layer.0.attention.self.{which}.weight" for which in ("query", "key")), "behind"]
+    shapes = [(1500, 256), (256, 256), (256, 256), (1500, 256)]
+    return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in zip(names, shapes, strict=True)}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [("deflated", "is compressed"), ("malicious", "nothing in it was run"), ("flipped", "CRC32"), ("legacy", "legacy format")],
+)
+def test_a_torch_archive_that_is_not_read(hub: Hub, hub_client: Client, tmp_path, spoil, said):
+    import torch
+
+    class Malicious:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    named: dict = {name: torch.from_numpy(each) for name, each in wide_bert(21).items()}
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(
+        named | ({"x": Malicious()} if spoil == "malicious" else {}), path, _use_new_zipfile_serialization=spoil != "legacy"
+    )
+    if spoil == "deflated":
+        rezip(path, tmp_path / "small.bin", compression=zipfile.ZIP_DEFLATED).replace(path)
+    hub.add(f"tiny/{spoil}", {"config.json": WIDE, "pytorch_model.bin": path.read_bytes()})
+    if spoil == "flipped":
+        hub.fail("storage GET", 10**9, flip=70_000)  # a storage; what is read of the directory is shorter
+    answer = extract(hub_client, f"tiny/{spoil}", tmp_path / "a")
+    assert answer["manifest"]["status"] == "failed" and said in answer["manifest"]["reason"], answer["manifest"]
+    assert not (tmp_path / "harm").exists() and left_in(tmp_path / "a") == ["manifest.json"]
+    assert sum(stop - start for _, start, stop in hub.ranges()) < path.stat().st_size / 2
 
 
 def test_a_long_header_and_a_tensor_without_numbers(hub: Hub, hub_client: Client, tmp_path):
