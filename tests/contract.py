@@ -8,27 +8,32 @@ to show that the comparison would notice.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import safetensors.torch
 import torch
+import transformers
 from torch.linalg import vector_norm
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+import remote_models
 from checkpoints import extract
 from example_inputs import KINDS, N_TOKEN, example
 from qkgeom.artifacts import read_layer
 from qkgeom.layouts import layout_for
 from qkgeom.layouts.base import AttentionShape, Case, FusedConv1D, FusedPerHead, FusedRows, Layout
+from qkgeom.layouts.deepseek import DeepSeek, LatentShape
 from qkgeom.sources import open_checkpoint
 
 QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
+LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")  # between two weights that are both extracted: the gain stays
 # a part of the name of a decoder's self-attention -> what of it differs in its cross-attention, and how
 CROSS = {
     "layer.0.SelfAttention": ("layer.0.SelfAttention", "layer.1.EncDecAttention"),
@@ -39,8 +44,14 @@ CROSS = {
 NO_CROSS = ("vit_mae_decoder", "mask2former_decoder")  # decoders without one, or with one stored in another way
 FUSED = (FusedRows, FusedPerHead, FusedConv1D)
 # function -> where its operands begin
+PROJECTIONS = {functional.linear: 0, torch.addmm: 1, torch.Tensor.matmul: 0}
 PRODUCTS = dict.fromkeys((torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.bmm), 0)
-PRODUCTS[torch.baddbmm] = 1
+PRODUCTS |= dict.fromkeys((torch.baddbmm, torch.Tensor.baddbmm), 1)
+
+
+def class_of(case: Case) -> type[transformers.PreTrainedModel]:
+    """The model class of a case that transformers has, or a checkpoint brings with it."""
+    return getattr(remote_models if case.library == "remote" else transformers, case.model)
 
 
 def build(case: Case) -> torch.nn.Module:
@@ -55,9 +66,7 @@ def build(case: Case) -> torch.nn.Module:
 
         model = whisper.model.Whisper(whisper.model.ModelDimensions(**case.config))
     else:
-        import transformers
-
-        model_class = getattr(transformers, case.model)
+        model_class = class_of(case)
         model = model_class(model_class.config_class(**case.config))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -97,13 +106,15 @@ def inputs(model: torch.nn.Module, case: Case) -> dict[str, torch.Tensor]:
     if case.library == "whisper":
         mel = torch.randn(1, case.config["n_mels"], 2 * case.config["n_audio_ctx"])
         return {"mel": mel, "tokens": torch.randint(case.config["n_vocab"], (1, N_TOKEN))}
-    tokens = torch.randint(3, model.config.vocab_size, (1, N_TOKEN))
+    n_vocab = model.config.get_text_config().vocab_size
+    tokens = torch.randint(3, n_vocab, (1, N_TOKEN))
     if case.inputs == "tokens":
-        return {"input_ids": tokens, "position_ids": torch.zeros_like(tokens)}
+        takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        return {"input_ids": tokens, **({"position_ids": torch.zeros_like(tokens)} if takes_positions else {})}
     to_decoder = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
     if case.inputs == "audio":
         return {"input_features": features(case), **to_decoder}
-    return {"input_ids": torch.randint_like(tokens, 3, model.config.vocab_size), **to_decoder}
+    return {"input_ids": torch.randint_like(tokens, 3, n_vocab), **to_decoder}
 
 
 def features(case: Case) -> torch.Tensor:
@@ -142,9 +153,12 @@ class Execution:
 class Recorder(TorchFunctionMode):
     """Notes the input of each watched weight, and the operands of the first attention product after it."""
 
-    def __init__(self, watched: Mapping[torch.nn.Parameter, int], roles: int) -> None:
+    def __init__(self, watched: Mapping[torch.nn.Parameter, int], roles: int, n_token: int | None) -> None:
+        """Inputs of another number of tokens than `n_token` are none: DeBERTa's relative positions may pass there too."""
         super().__init__()
-        self.layer_of = {id(weight): layer for weight, layer in watched.items()}
+        self.n_token = n_token
+        # by address, since Falcon multiplies by its weight's transpose, which is another tensor
+        self.layer_of = {weight.data_ptr(): layer for weight, layer in watched.items()}
         self.roles = roles
         self.inputs: dict[int, torch.Tensor] = {}  # of the layer under way, by weight
         self.layer = -1
@@ -157,11 +171,11 @@ class Recorder(TorchFunctionMode):
                 return func(*args, **(kwargs or {}))
         if func is functional.normalize:  # SwinV2's norm of q and k
             return operands[0]
-        if func in (functional.linear, torch.addmm):
-            x, weight = operands[:2] if func is functional.linear else operands[1:3]
-            if id(weight) in self.layer_of:
-                self.layer = self.layer_of[id(weight)]
-                self.inputs[id(weight)] = x.reshape(-1, x.shape[-1]).double()
+        x, weight = operands[PROJECTIONS[func] :][:2] if func in PROJECTIONS else (None, None)
+        if func in PROJECTIONS and weight.data_ptr() in self.layer_of:
+            if self.n_token in (None, x.shape[-2]):
+                self.layer = self.layer_of[weight.data_ptr()]
+                self.inputs[weight.data_ptr()] = x.reshape(-1, x.shape[-1]).double()
         elif self.inputs and (func is functional.scaled_dot_product_attention or func in PRODUCTS):
             q, k = operands[PRODUCTS.get(func, 0) :][:2]
             self._product(q, k.mT if func in PRODUCTS else k)
@@ -194,12 +208,16 @@ class Extracted:
 
     def weights(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """W_q and W_k of the artifact, W_k repeated for each query head: both [d_model, n_head, d_head] in float64."""
-        W_q, W_k = self.stored(layer)
-        return W_q, W_k[:, torch.arange(W_q.shape[1]) // (W_q.shape[1] // W_k.shape[1])]
+        return for_each_query_head(*self.stored(layer))
 
     def stored(self, layer: int) -> list[torch.Tensor]:
         """W_q [d_model, n_head, d_head] and W_k [d_model, n_kv_head, d_head] of the artifact, in float64."""
         return [torch.tensor(W).double() for W in read_layer(self.artifact, "final.safetensors", layer)]
+
+
+def for_each_query_head(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """W_q [d_model, n_head, d_head] as it is, and W_k [d_model, n_kv_head, d_head] repeated for each query head."""
+    return W_q, W_k[:, torch.arange(W_q.shape[1]) // (W_q.shape[1] // W_k.shape[1])]
 
 
 def extracted(layout: Layout, case: Case, folder: Path) -> Extracted:
@@ -209,17 +227,22 @@ def extracted(layout: Layout, case: Case, folder: Path) -> Extracted:
     with open_checkpoint(f"file:{checkpoint}") as opened:
         assert layout_for(opened.config, layout.part).name == layout.name
         manifest = extract(opened, layout, folder / "artifact", "tiny")
-    watched = owners(model, checkpoint, manifest)
+    watched = owners(model, checkpoint, manifest, layout)
     executions = {each: run(model, case, watched, each) for each in ("fused", "eager")}
     return Extracted(layout, case, checkpoint, folder / "artifact", manifest, executions)
 
 
-def owners(model: torch.nn.Module, checkpoint: Path, manifest: Mapping) -> dict[torch.nn.Parameter, int]:
-    """The model's own parameters behind the tensors that were read, found by value: a library renames when it saves."""
+def owners(model: torch.nn.Module, checkpoint: Path, manifest: Mapping, layout: Layout) -> dict[torch.nn.Parameter, int]:
+    """The model's own parameters behind the tensors that were read, found by value: a library renames when it saves.
+
+    Of a layout that multiplies several weights, those that act on x itself.
+    """
     stored = stored_tensors(checkpoint)
     found = {}
     for layer in manifest["snapshots"]["final"]["layers"]:
         for name in {record["tensor"] for record in layer["read"].values()}:
+            if layout.computed and stored[name].shape[1:] != (layer["d_model"],):
+                continue
             equal = [p for p in model.parameters() if p.shape == stored[name].shape and torch.equal(p, stored[name])]
             assert len(equal) == 1, f"{name} is {len(equal)} parameters of the model"
             found[equal[0]] = layer["layer"]
@@ -232,17 +255,32 @@ def run(model: torch.nn.Module, case: Case, watched: Mapping, implementation: st
         for module in model.modules():
             if hasattr(module, "fused_attn"):
                 module.fused_attn = implementation == "fused"
-    elif implementation == "eager" and case.library == "transformers":
+    elif implementation == "eager" and case.library in ("transformers", "remote"):
         model.set_attn_implementation("eager")
     for module in list(model.modules()):
         for norm in QK_NORMS:
             if isinstance(getattr(module, norm, None), torch.nn.Module):
                 setattr(module, norm, torch.nn.Identity())
+        for norm in LATENT_NORMS:
+            if isinstance(getattr(module, norm, None), torch.nn.Module):
+                setattr(module, norm, Gain(getattr(module, norm).weight))
     roles = len(watched) // len(set(watched.values()))
-    with _whisper_attention(case, implementation), torch.no_grad(), Recorder(watched, roles) as recorder:
+    n_token = N_TOKEN if case.inputs == "tokens" else None
+    with _whisper_attention(case, implementation), torch.no_grad(), Recorder(watched, roles, n_token) as recorder:
         model(**inputs(model, case))
     assert not recorder.inputs, "a layer's projection ran without an attention product after it"
     return recorder.executions
+
+
+class Gain(torch.nn.Module):
+    """A norm without its division: what of it is extracted."""
+
+    def __init__(self, weight: torch.nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
 
 
 def _whisper_attention(case: Case, implementation: str):
@@ -296,12 +334,18 @@ def wrong_readings(case: Extracted, layer: int) -> Iterator[tuple[str, torch.Ten
         cross = {key: stored[cross_attention(read["tensor"])].numpy() for key, read in record["read"].items()}
         if all(cross[key].shape == need.shape for key, need in case.layout.needs(shape).items()):  # SAM's may be narrower
             yield "cross-attention for self-attention", *(torch.tensor(W).double() for W in case.layout.split(cross, shape))
+    if isinstance(case.layout, DeepSeek):
+        stored = stored_tensors(case.checkpoint)
+        arrays = {key: stored[read["tensor"]].numpy() for key, read in record["read"].items()}
+        sizes = LatentShape(**{size.name: record[size.name] for size in fields(LatentShape)})
+        for way, wrong in _latent_readings(arrays, sizes):
+            q, k = case.layout.split(arrays | wrong, sizes)
+            yield way, *for_each_query_head(torch.tensor(q).double(), torch.tensor(k).double())
     if isinstance(case.layout, FUSED):
-        assert shape.n_kv_head == shape.n_head, "no wrong readings are written for a fused weight with grouped queries"
         name = next(iter(record["read"].values()))["tensor"]
         stored = stored_tensors(case.checkpoint)[name].numpy()
         for way, (q, k) in _fused_readings(case.layout, stored, shape):
-            yield way, torch.tensor(q).double(), torch.tensor(k).double()
+            yield way, *for_each_query_head(torch.tensor(q).double(), torch.tensor(k).double())
 
 
 def cross_attention(name: str) -> str:
@@ -314,14 +358,30 @@ def _fused_readings(layout: Layout, stored: np.ndarray, shape: AttentionShape) -
     """The same tensor under the other fused splits, as it lies without a transpose, and one part further on."""
     columns, per_head = isinstance(layout, FusedConv1D), isinstance(layout, FusedPerHead)
     linear = stored.T if columns else stored  # [3 * n_head * d_head, d_model]
-    other = FusedRows() if per_head else FusedPerHead()
-    yield type(other).__name__, _split(other, linear, shape)
-    untransposed = stored.reshape(stored.shape[::-1])
-    for wrong in (FusedRows(), FusedPerHead()) if columns else (FusedConv1D(),):
-        yield f"{type(wrong).__name__}, not transposed", _split(wrong, untransposed, shape)
+    if shape.n_kv_head > 1:  # with one key head both ways are the same
+        other = FusedRows() if per_head else FusedPerHead()
+        yield type(other).__name__, _split(other, linear, shape)
+    if shape.n_kv_head == shape.n_head:
+        untransposed = stored.reshape(stored.shape[::-1])
+        for wrong in (FusedRows(), FusedPerHead()) if columns else (FusedConv1D(),):
+            yield f"{type(wrong).__name__}, not transposed", _split(wrong, untransposed, shape)
     part = shape.d_head if per_head else shape.n_head * shape.d_head
     further = np.roll(linear, -part, 0)
     yield "k and v for q and k", _split(layout, further.T if columns else further, shape)
+
+
+def _latent_readings(arrays: Mapping[str, np.ndarray], shape: LatentShape) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+    """Tensors of latent attention put in another order, so that the right way to read them is the wrong one."""
+    nope, value = shape.qk_nope_head_dim, shape.v_head_dim
+    query, up = (arrays[key].reshape(shape.n_head, -1, arrays[key].shape[1]) for key in ("q_b", "kv_b"))
+    k, v = np.split(arrays["kv_b"], [shape.n_head * nope])
+    parts = k.reshape(shape.n_head, nope, -1), v.reshape(shape.n_head, value, -1)
+    yield "all of k, then all of v", {"kv_b": np.concatenate(parts, 1).reshape(arrays["kv_b"].shape)}
+    yield "v before k", {"kv_b": np.roll(up, nope, 1).reshape(arrays["kv_b"].shape)}
+    yield "the rotated part of q first", {"q_b": np.roll(query, nope, 1).reshape(arrays["q_b"].shape)}
+    yield "the rotated part of k first", {"kv_a": np.roll(arrays["kv_a"], shape.kv_lora_rank, 0)}
+    for gain in (key for key in arrays if key.endswith("norm")):
+        yield f"without {gain}", {gain: np.ones_like(arrays[gain])}
 
 
 def _split(layout: Layout, tensor: np.ndarray, shape: AttentionShape) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -55,6 +56,7 @@ class Fault:
         flip: index of a byte to change.
         stall: seconds to wait before answering.
         ignore_range: send the whole file although a range is asked for.
+        stated: headers that replace those of the right answer.
     """
 
     match: str
@@ -67,6 +69,7 @@ class Fault:
     flip: int | None = None
     stall: float = 0.0
     ignore_range: bool = False
+    stated: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,31 @@ class Request:
     sent: int
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, address: object) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client is gone, or was killed
+            super().handle_error(request, address)
+
+
 class Hub:
-    """The two servers, what they hold, and what was asked of them."""
+    """The two servers, what they hold, and what was asked of them.
+
+    Attributes:
+        signature: in the addresses that the hub gives out; the storage server refuses others, so a new one expires them.
+        rate: bytes per second of each answer, or None for as fast as it goes.
+    """
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.faults: list[Fault] = []
         self.log: list[Request] = []
         self.token = "hf_" + "x" * 30
-        self.servers = {side: ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, side)) for side in ("hub", "storage")}
+        self.signature = "signed"
+        self.rate: float | None = None
+        self.servers = {side: _Server(("127.0.0.1", 0), _handler(self, side)) for side in ("hub", "storage")}
         for server in self.servers.values():
-            server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
 
     def url(self, side: str = "hub") -> str:
@@ -119,10 +136,16 @@ class Hub:
         """The requests in the log that match, as `Fault.match` does."""
         return [each for each in self.log if re.search(pattern, f"{each.side} {each.method} {each.path}")]
 
+    def ranges(self) -> list[tuple[str, int, int]]:
+        """What was asked of the storage server: path, first byte, one past the last; in the order of the bytes."""
+        asked = [(each.path, re.fullmatch(r"bytes=(\d+)-(\d+)", each.headers["Range"])) for each in self.asked("storage GET")]
+        return sorted((urlsplit(path).path, int(match[1]), int(match[2]) + 1) for path, match in asked)
+
     def reset(self) -> None:
-        """Forgets faults and the log."""
+        """Forgets faults, the log and the rate."""
         self.faults.clear()
         self.log.clear()
+        self.rate = None
 
     def close(self) -> None:
         for server in self.servers.values():
@@ -130,6 +153,7 @@ class Hub:
             server.server_close()
 
 
+@cache
 def digest_of(name: str, content: bytes) -> str:
     """What the hub states for a file: sha256 for a large one, git's object id otherwise."""
     if name.endswith(LARGE):
@@ -169,13 +193,13 @@ class _Handler(BaseHTTPRequestHandler):
                 status, body, headers["Content-Range"] = 416, b"", f"bytes */{total}"
             else:
                 status, body, headers["Content-Range"] = 206, body[first : last + 1], f"bytes {first}-{last}/{total}"
-        if fault.flip is not None and body:
+        if fault.flip is not None and len(body) > fault.flip:
             changed = bytearray(body)
             changed[fault.flip] ^= 1
             body = bytes(changed)
         body = body[: len(body) - fault.cut]
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        for name, value in {**headers, "Content-Length": str(len(body)), **fault.stated}.items():
             self.send_header(name, value)
         sent = b"" if self.command == "HEAD" else body[: fault.keep]
         # Logged before the first byte is out (an answer without a body ends with its headers): who has read the answer
@@ -183,13 +207,25 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.title(): value for name, value in self.headers.items()}
         self.hub.log.append(Request(self.side, self.command, self.path, headers, status, len(sent)))
         self.end_headers()
-        self.wfile.write(sent)
+        self._write(sent)
         if fault.keep is not None and self.command != "HEAD":
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
 
+    def _write(self, body: bytes) -> None:
+        if (rate := self.hub.rate) is None:
+            self.wfile.write(body)
+            return
+        started, step = time.monotonic(), max(2**12, int(rate / 100))
+        for first in range(0, len(body), step):
+            self.wfile.write(body[first : first + step])
+            time.sleep(max(0.0, started + min(first + step, len(body)) / rate - time.monotonic()))
+
     def _storage(self) -> tuple[int, dict[str, str], bytes]:
-        wanted = urlsplit(self.path).path.strip("/")
+        address = urlsplit(self.path)
+        wanted = address.path.strip("/")
+        if address.query != f"X-Amz-Signature={self.hub.signature}":
+            return 403, {}, b"AccessDenied: Request has expired"
         for repo in self.hub.repos.values():
             for files in repo.commits.values():
                 for name, content in files.items():
@@ -243,7 +279,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not name.endswith(LARGE):
             return 200, {**headers, "ETag": f'"{digest}"'}, files[name]
         linked = {"X-Linked-Size": str(size), "X-Linked-Etag": f'"{digest}"'}
-        return 302, {**headers, **linked, "Location": f"{self.hub.url('storage')}/{digest}?X-Amz-Signature=signed"}, b""
+        return (
+            302,
+            {**headers, **linked, "Location": f"{self.hub.url('storage')}/{digest}?X-Amz-Signature={self.hub.signature}"},
+            b"",
+        )
 
 
 def _handler(hub: Hub, side: str) -> type[_Handler]:
@@ -283,20 +323,37 @@ def _json(value: object) -> tuple[int, dict[str, str], bytes]:
 
 # Back-off is asked for as ever, but the waiting is cut short; what was asked for is in the answer.
 _WORKER = """
-import json, sys, time
+import json, os, sys, time
 sleep, waits = time.sleep, []
 def cut_short(seconds):
     waits.append(seconds)
     sleep(min(seconds, 0.01))
 time.sleep = cut_short
+from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
+from qkgeom.byte_files import LocalFile
 from qkgeom.errors import QkgeomError
 from qkgeom.sources import SCHEMES, split_uri
-def fetch(uri, sha256):
+def fetch(uri, pinned):
     scheme, address = split_uri(uri)
-    with import_module(f"qkgeom.sources.{SCHEMES[scheme]}").fetch(address, sha256) as got:
-        answer = {"weights": [str(path) for path in got.weights], "origin": dict(got.origin)}
+    with import_module(f"qkgeom.sources.{SCHEMES[scheme]}").fetch(address, pinned) as got:
+        files = [LocalFile(file) if isinstance(file, Path) else file for file in got.weights]
+        opened = got.moved()
+        weights = {file.name: sha256(file.read(0, file.size)).hexdigest() for file in files}
+        answer = {"weights": weights, "origin": dict(got.origin), "opened": opened, "moved": got.moved()}
         return answer | {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+def keep(repo, commit, *names):
+    from huggingface_hub import hf_hub_download
+    return {"paths": [hf_hub_download(repo, name, revision=commit) for name in names]}
+def start(*arguments):
+    pid = os.fork()  # a process of its own, without the time that imports take
+    if not pid:
+        verb(*arguments)
+        os._exit(0)
+    return {"pid": pid}
+def wait(pid):
+    return {"status": os.waitpid(pid, 0)[1]}
 def verb(*arguments):
     import_module("qkgeom.cli").app(arguments, standalone_mode=False)
     return {}
@@ -328,7 +385,14 @@ class Client:
             for name, value in os.environ.items()
             if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_", "PIP_"))
         }
-        self.env = clean | {"HF_HOME": str(home), "PYTHONPATH": str(WORKFLOW), "NO_PROXY": "*", "no_proxy": "*", **env}
+        self.env = clean | {
+            "HF_HOME": str(home),
+            "QKGEOM_CACHE": str(home / "qkgeom"),
+            "PYTHONPATH": str(WORKFLOW),
+            "NO_PROXY": "*",
+            "no_proxy": "*",
+            **env,
+        }
         with self.errors.open("a") as errors:
             self.process = subprocess.Popen(
                 [*prefix, sys.executable, "-c", _WORKER],
@@ -340,14 +404,28 @@ class Client:
             )
 
     def fetch(self, uri: str, sha256: str | None = None) -> dict:
-        """Fetches; gives `weights`, `config`, `index`, `origin`, or `error` and `text`; and `waits`, the seconds asked for."""
+        """Opens and reads all weights; gives their sha256 by name as `weights`, `config`, `index`, `origin`, the bytes moved
+        for opening them (`opened`) and in all (`moved`), or `error` and `text`; and `waits`, the seconds asked for.
+        """
         return self._ask("fetch", uri, sha256)
+
+    def keep(self, repo: str, commit: str, *names: str) -> list[Path]:
+        """Has the hub's client put whole files into its cache, as any other program may have done."""
+        return [Path(path) for path in self._ask("keep", repo, commit, *names)["paths"]]
 
     def verb(self, *arguments: object) -> dict:
         """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""
         return self._ask("verb", *map(str, arguments))
 
-    def _ask(self, function: str, *arguments: str | None) -> dict:
+    def start(self, *arguments: object) -> int:
+        """Runs a verb in a process of its own, beside this one; gives its id, for `wait`."""
+        return self._ask("start", *map(str, arguments))["pid"]
+
+    def wait(self, pid: int) -> int:
+        """Waits for a process; gives its status as the system tells it."""
+        return self._ask("wait", pid)["status"]
+
+    def _ask(self, function: str, *arguments: str | int | None) -> dict:
         self.process.stdin.write(json.dumps([function, arguments]) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 
 from qkgeom import artifacts
+from qkgeom.artifacts import StoredTensor, tensor_name
 from qkgeom.rendering import Inputs
 from qkgeom.scoring import COLUMNS
+from qkgeom.snapshot_file import snapshot_file
 from trained_models import write_training
 
 SCORES = ("symmetry", "directionality", "directionality_excess")
@@ -74,13 +76,13 @@ def write_scores(path: Path, rows: list[dict]) -> Path:
 
 def write_artifact(folder: Path, layers: list[tuple[np.ndarray, np.ndarray]]) -> Path:
     """An artifact with these W_q [d, n_head, d_head] and W_k [d, n_kv_head, d_head], one pair per layer."""
-    named = {
-        artifacts.tensor_name(i, w): array
+    stored = [
+        [StoredTensor(tensor_name(i, w), a.shape, a.dtype) for w, a in zip(("W_q", "W_k"), pair, strict=True)]
         for i, pair in enumerate(layers)
-        for w, array in zip(("W_q", "W_k"), pair, strict=True)
-    }
-    stored = [artifacts.StoredTensor(name, array.shape, array.dtype) for name, array in named.items()]
-    artifacts.write_snapshot(folder / "final.safetensors", stored, iter(named.values()), {})
+    ]
+    with snapshot_file(folder / "final.safetensors", stored, {}, {}) as file:
+        for pair in layers:
+            file.append(pair, {})
     records = [{"layer": i} for i in range(len(layers))]
     snapshots = {"final": {"file": "final.safetensors", "layers": records}}
     artifacts.write_manifest(folder, {"model": folder.name, "status": "ok", "snapshots": snapshots})

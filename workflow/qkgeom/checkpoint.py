@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qkgeom.byte_files import ByteFile, Wanted, fetch_nothing
 from qkgeom.containers import Container, open_container
 from qkgeom.errors import ModelFault, UsageError
 
@@ -44,7 +45,9 @@ class Checkpoint:
         uri: where it came from, as the user named it.
         config: config.json, or what stands in for it.
         where: tensor name -> the file that holds it.
-        origin: the source's own record for the manifest (revision, etags, digests, bytes moved).
+        origin: the source's own record for the manifest (revision, etags, digests).
+        expect: tells the source which bytes will be read, group by group, so that it can fetch ahead.
+        moved: how many bytes were moved for it so far.
         heads: head counts stated by the user; the layout then infers the other sizes from the tensors.
     """
 
@@ -52,6 +55,8 @@ class Checkpoint:
     config: Mapping[str, object]
     where: Mapping[str, Container]
     origin: Mapping[str, object] = field(default_factory=dict)
+    expect: Callable[[Sequence[Sequence[Wanted]]], None] = fetch_nothing
+    moved: Callable[[], int] = int
     heads: Heads | None = None
 
 
@@ -70,25 +75,25 @@ def read_config(path: Path) -> dict[str, object]:
     return config
 
 
-def open_files(paths: list[Path], index: Path | None = None) -> dict[str, Container]:
+def open_files(files: Sequence[Path | ByteFile], index: Path | None = None) -> dict[str, Container]:
     """Opens a checkpoint's weight files and maps every tensor name to its file.
 
     Args:
-        paths: the weight files.
+        files: the weight files.
         index: the sharded checkpoint's index (`*.index.json`), checked against the files' own headers.
 
     Raises:
         ModelFault: a file is damaged, two files hold one name, or the index does not fit the files.
     """
     where: dict[str, Container] = {}
-    for path in paths:
-        container = open_container(path)
+    for file in files:
+        container = open_container(file)
         for name in container.tensors:
             if name in where:
                 raise ModelFault(
                     f"two files of one checkpoint hold the tensor {name}",
-                    where=path.parent,
-                    found=f"{where[name].path.name} and {path.name}",
+                    where=container,
+                    found=f"it is in {where[name]} too",
                     expected="every tensor in one file",
                     fix="keep one version of the checkpoint in the folder",
                 )
@@ -102,7 +107,7 @@ def _check_index(index: Path, where: Mapping[str, Container]) -> None:
     listed = read_config(index).get("weight_map")
     if not isinstance(listed, dict):
         raise ModelFault("a checkpoint's index has no weight_map", where=index)
-    wrong = [name for name, file in listed.items() if name not in where or where[name].path.name != file]
+    wrong = [name for name, file in listed.items() if name not in where or where[name].file.name != file]
     if wrong:
         raise ModelFault(
             f"a checkpoint's index names {len(wrong)} tensors that their files do not hold",

@@ -12,13 +12,19 @@ import numpy as np
 
 from qkgeom import __version__, artifacts
 from qkgeom.artifacts import StoredTensor, tensor_name
+from qkgeom.byte_files import Wanted
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.containers.base import DTYPES
+from qkgeom.digests import code_digest
+from qkgeom.float8 import block_of, dequantise, scales_of
 from qkgeom.layouts.base import Layout
 from qkgeom.locate import Layer, find_layers
+from qkgeom.snapshot_file import settle, snapshot_file
 
 logger = logging.getLogger(__name__)
 FINAL = "final"
+# as Qwen3, Phi and DeepSeek call them; SwinV2's cosine attention normalises without a weight
+QK_NORMS = ("q_norm.weight", "q_layernorm.weight", "kv_a_layernorm.weight", "logit_scale")
 
 
 def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[np.ndarray, np.ndarray, dict[str, dict]]:
@@ -26,15 +32,29 @@ def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple
 
     Returns:
         W_q [d_model, n_head, d_head], W_k [d_model, n_kv_head, d_head], and for each need of the layout the record
-        of the bytes it was read from.
+        of the bytes it was read from (and one more of its scales, where it was 8-bit floats).
     """
-    arrays, records = {}, {}
+    readings = {key: checkpoint.where[name].read(name, rows) for key, name, rows in tensors_of(checkpoint, layer)}
+    arrays = {key: readings[key].array for key in layer.needs}
+    for key, need in layer.needs.items():
+        if scales := readings.get(f"{key}_scales"):
+            first_row = need.rows[0] if need.rows else 0
+            arrays[key] = dequantise(arrays[key], scales.array, block_of(checkpoint.config), first_row)
+    W_q, W_k = layout.split(arrays, layer.shape)
+    return W_q, W_k, {key: reading.record for key, reading in readings.items()}
+
+
+def tensors_of(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str, tuple[int, int] | None]]:
+    """What `layer_weights` reads, in order: the need's key (for scales with `_scales`), the tensor's name, the rows.
+
+    Raises:
+        ModelFault: the scales of an 8-bit weight are missing or do not fit it.
+    """
     for key, need in layer.needs.items():
         name = layer.names[need.role]
-        reading = checkpoint.where[name].read(name, need.rows)
-        arrays[key], records[key] = reading.array, reading.record
-    W_q, W_k = layout.split(arrays, layer.shape)
-    return W_q, W_k, records
+        yield key, name, need.rows
+        if scales := scales_of(checkpoint, name):
+            yield f"{key}_scales", scales, None
 
 
 def store_snapshot(
@@ -63,31 +83,37 @@ def store_snapshot(
         TransientFault: the disk refuses the write.
     """
     layers = find_layers(checkpoint, layout)
-    tensors = [tensor for layer in layers for tensor in _stored(checkpoint, layer)]
-    records: dict[int, dict] = {}
-
-    def values() -> Iterator[np.ndarray]:
-        for layer in progress(layers):
-            W_q, W_k, records[layer.index] = layer_weights(checkpoint, layout, layer)
-            yield W_q
-            yield W_k
-            del W_q, W_k  # before the next layer is read
-
+    tensors = [_stored(checkpoint, layout, layer) for layer in layers]
     target = folder / f"{snapshot}.safetensors"
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
-    digests = artifacts.write_snapshot(target, tensors, values(), metadata)
-    logger.info("%s, %s: %d layers stored", model, snapshot, len(layers))
+    opening = checkpoint.moved()
+    with snapshot_file(target, tensors, metadata, _identity(checkpoint, layout)) as file:
+        rest = layers[len(file.entries) :]
+        if len(rest) < len(layers):
+            logger.info("%s, %s: %d layers are here already", model, snapshot, len(layers) - len(rest))
+        checkpoint.expect([_ranges(checkpoint, layer) for layer in rest])
+        for layer in progress(rest):
+            before = checkpoint.moved()
+            W_q, W_k, read = layer_weights(checkpoint, layout, layer)
+            file.append((W_q, W_k), {"read": read, "moved": checkpoint.moved() - before})
+            del W_q, W_k  # before the next layer is read
+    moved = opening + sum(entry["moved"] for entry in file.entries)
+    logger.info("%s, %s: %d layers stored, %d bytes moved", model, snapshot, len(layers), moved)
+    records = [entry["read"] for entry in file.entries]
     return {
         "file": target.name,
-        "source": dict(checkpoint.origin),
+        "source": {**checkpoint.origin, "bytes_moved": moved},
         "not_in_W_qk": _flags(checkpoint, layout, layers),
         "bytes": {
             "checkpoint": sum(each.tensors[name].stop - each.tensors[name].start for name, each in checkpoint.where.items()),
-            "read": sum(record["bytes"][1] - record["bytes"][0] for each in records.values() for record in each.values()),
+            "read": sum(record["bytes"][1] - record["bytes"][0] for each in records for record in each.values()),
             "stored": target.stat().st_size,
         },
         "versions": _versions(checkpoint),
-        "layers": [_layer_record(layer, records, tensors, digests) for layer in layers],
+        "layers": [
+            _layer_record(layer, record, stored, file.digests)
+            for layer, record, stored in zip(layers, records, tensors, strict=True)
+        ],
     }
 
 
@@ -107,6 +133,8 @@ def finish(folder: Path, model: str, uri: str, layout: Layout, snapshots: Mappin
         },
     }
     artifacts.write_manifest(folder, manifest)
+    for entry in snapshots.values():
+        settle(folder / entry["file"])
     return manifest
 
 
@@ -115,30 +143,42 @@ def failed_manifest(model: str, uri: str, reason: str) -> dict[str, object]:
     return {"model": model, "status": "failed", "reason": reason, "uri": uri}
 
 
-def _stored(checkpoint: Checkpoint, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
+def _stored(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
     sizes = layer.shape
     published = [
         checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()
     ]
-    # the first need is the query's and the last the key's, or both are one fused tensor; quantised types become fp32
-    q, k = (DTYPES.get(dtype, DTYPES["F32"]) for dtype in (published[0], published[-1]))
+    # the first need is the query's and the last the key's, or both are one fused tensor; what is dequantised or computed
+    # is fp32
+    q, k = (DTYPES["F32" if layout.computed or dtype not in DTYPES else dtype] for dtype in (published[0], published[-1]))
     return (
         StoredTensor(tensor_name(layer.index, "W_q"), (sizes.d_model, sizes.n_head, sizes.d_head), q),
         StoredTensor(tensor_name(layer.index, "W_k"), (sizes.d_model, sizes.n_kv_head, sizes.d_head), k),
     )
 
 
-def _layer_record(layer: Layer, records: Mapping, tensors: Sequence[StoredTensor], digests: Mapping[str, str]) -> dict:
-    names = tensor_name(layer.index, "W_q"), tensor_name(layer.index, "W_k")
-    stored = {tensor.name: tensor for tensor in tensors if tensor.name in names}
+def _layer_record(layer: Layer, read: Mapping, tensors: Sequence[StoredTensor], digests: Mapping[str, str]) -> dict:
     return {
         "layer": layer.index,
         **vars(layer.shape),
-        "read": records[layer.index],
+        "read": read,
         "stored": {
-            name: {"dtype": str(stored[name].dtype), "shape": list(stored[name].shape), "sha256": digests[name]}
-            for name in names
+            each.name: {"dtype": str(each.dtype), "shape": list(each.shape), "sha256": digests[each.name]} for each in tensors
         },
+    }
+
+
+def _ranges(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
+    """The bytes that `layer_weights` reads, in order."""
+    wanted = [(checkpoint.where[name], name, rows) for _, name, rows in tensors_of(checkpoint, layer)]
+    return [(container.file, *container.range_of(name, rows)) for container, name, rows in wanted]
+
+
+def _identity(checkpoint: Checkpoint, layout: Layout) -> dict[str, object]:
+    """What the stored bytes depend on: the files and the code."""
+    return {
+        "files": sorted({container.file.identity for container in checkpoint.where.values()}),
+        "code": code_digest("extraction", type(layout).__module__.removeprefix("qkgeom.")),
     }
 
 
@@ -150,10 +190,7 @@ def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> d
         "position": layout.position_in(checkpoint.config),
         "bias": any(name + "bias" in checkpoint.where for name in siblings)
         or any(f"{parent}.q_bias" in checkpoint.where for parent in parents),
-        # `logit_scale`: SwinV2's cosine attention normalises without a weight
-        "qk_norm": any(
-            f"{parent}.{each}" in checkpoint.where for parent in parents for each in ("q_norm.weight", "logit_scale")
-        ),
+        "qk_norm": any(f"{parent}.{norm}" in checkpoint.where for parent in parents for norm in QK_NORMS),
     }
 
 

@@ -39,21 +39,31 @@ def whole_file(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
         yield temporary
-        make_readable(temporary)
-        _sync(temporary)
-        temporary.replace(target)
-        _sync(target.parent)
+        publish(temporary, target)
     except OSError as error:
         if error.filename is not None and Path(error.filename) not in (temporary, target, *target.parents):
             raise  # an error of reading something else inside the block
-        raise TransientFault(
-            f"cannot write {target.name}: {error.strerror or error}",
-            where=target.parent,
-            fix=("free disk space" if error.errno in NO_ROOM else "choose a path that can be written") + ", then run it again",
-        ) from error
+        raise refused(target, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Gives a finished file its name, and makes sure that it is on the disk."""
+    make_readable(temporary)
+    _sync(temporary)
+    temporary.replace(target)
+    _sync(target.parent)
+
+
+def refused(target: Path, error: OSError) -> TransientFault:
+    """The error for a file that the folder or the disk refuses."""
+    return TransientFault(
+        f"cannot write {target.name}: {error.strerror or error}",
+        where=target.parent,
+        fix=("free disk space" if error.errno in NO_ROOM else "choose a path that can be written") + ", then run it again",
+    )
 
 
 def make_readable(path: Path) -> None:
@@ -65,6 +75,12 @@ def write_text(target: Path, text: str) -> None:
     """Writes a whole UTF-8 text file, or leaves `target` as it was."""
     with whole_file(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Writes a whole file, or leaves `target` as it was."""
+    with whole_file(target) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(target: Path, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from qkgeom.checkpoint import Checkpoint
@@ -46,6 +46,7 @@ def find_layers(checkpoint: Checkpoint, layout: Layout) -> list[Layer]:
         roles = names[numbers]
         shape = _shape(checkpoint, layout, index, roles)
         needs = layout.needs(shape)
+        _require_roles(checkpoint, layout, numbers, roles, {need.role for need in needs.values()})
         for need in needs.values():
             _require_shape(checkpoint, roles[need.role], need.shape, index)
         layers.append(Layer(index, shape, needs, roles))
@@ -101,22 +102,17 @@ def _require_complete(
             fix="check the layout in models.tsv (or --architecture), or add one to workflow/qkgeom/layouts/",
         )
     for numbers, present in sorted(names.items()):
-        if missing := [role for role in roles if role not in present]:
-            raise ModelFault(
-                f"layer {_dotted(numbers)} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
-                where=checkpoint.uri,
-                found=", ".join(present.values()),
-                expected=", ".join(_readable(roles[role], numbers) for role in missing),
-                fix="the checkpoint is incomplete: fetch all its files",
-            )
+        _require_roles(checkpoint, layout, numbers, present, set(roles) - set(layout.optional))
     n_layer = max(names)[0] + 1 if checkpoint.heads else layout.n_layer(checkpoint.config)
+    n_surplus = 0 if checkpoint.heads else layout.n_surplus(checkpoint.config)
     expected = ((layer,) for layer in range(n_layer)) if checkpoint.heads else layout.numbers(checkpoint.config)
     wanted, absent = [], []
     for numbers in expected:
         (wanted if numbers in names else absent).append(numbers)
         if len(absent) == 9:  # the first few only: a damaged config may state billions
             break
-    surplus = [] if absent else sorted(set(names) - set(wanted))
+    left_out = {(n_layer + number,) for number in range(n_surplus)}
+    surplus = [] if absent else sorted(set(names) - set(wanted) - left_out)
     if absent or surplus:
         listed = ", ".join(map(_dotted, absent or surplus))
         raise ModelFault(
@@ -129,6 +125,20 @@ def _require_complete(
     return wanted
 
 
+def _require_roles(
+    checkpoint: Checkpoint, layout: Layout, numbers: tuple[int, ...], present: Mapping[str, str], required: Collection[str]
+) -> None:
+    roles = patterns(checkpoint, layout)
+    if missing := [role for role in roles if role in required and role not in present]:
+        raise ModelFault(
+            f"layer {_dotted(numbers)} has the tensor of {', '.join(present)} but none of {', '.join(missing)}",
+            where=checkpoint.uri,
+            found=", ".join(present.values()),
+            expected=", ".join(_readable(roles[role], numbers) for role in missing),
+            fix="the checkpoint is incomplete: fetch all its files",
+        )
+
+
 def _dotted(numbers: tuple[int, ...]) -> str:
     """A layer's number, or its stage's and its own, as `2` or `1.2`."""
     return ".".join(map(str, numbers))
@@ -139,10 +149,10 @@ def _shape(checkpoint: Checkpoint, layout: Layout, index: int, roles: Mapping[st
         shape = layout.shape(checkpoint.config, index)
     else:
         stored = {role: checkpoint.where[name].tensors[name].shape for role, name in roles.items()}
-        if any(len(sizes) != 2 for sizes in stored.values()):
+        if any(len(sizes) != (1 if role.endswith("norm") else 2) for role, sizes in stored.items()):
             raise ModelFault("a query or key weight is not a matrix", where=checkpoint.uri, found=stored)
         shape = layout.infer(stored, checkpoint.heads.n_head, checkpoint.heads.n_kv_head)
-    if shape.n_head % shape.n_kv_head or min(shape.d_model, shape.d_head) < 1:
+    if shape.n_head % shape.n_kv_head or any(size is not None and size < 1 for size in vars(shape).values()):
         raise ModelFault(
             "the attention sizes are impossible",
             where=f"{checkpoint.uri}, layer {index}",
@@ -157,7 +167,7 @@ def _require_shape(checkpoint: Checkpoint, name: str, expected: tuple[int, ...],
     if found != expected:
         raise ModelFault(
             "the shape of a query or key weight does not fit the config",
-            where=f"{checkpoint.where[name].path}, tensor {name} (layer {index})",
+            where=f"{checkpoint.where[name]}, tensor {name} (layer {index})",
             found=list(found),
             expected=list(expected),
             fix="check the config.json beside the weights, the layout, or --n-head and --n-kv-head",

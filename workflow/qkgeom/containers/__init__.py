@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from qkgeom.byte_files import ByteFile, LocalFile
+from qkgeom.containers import safetensors
 from qkgeom.containers.base import Container, Reading, TensorInfo
 from qkgeom.errors import ModelFault
 
@@ -15,31 +17,32 @@ _MAGIC = {b"PK\x03\x04": "torch_zip", b"GGUF": "gguf"}
 _EXPECTED = "safetensors, a zip archive (torch >= 1.6) or GGUF"
 
 
-def open_container(path: Path) -> Container:
+def open_container(source: Path | ByteFile) -> Container:
     """Opens a checkpoint file by what it holds, whatever its name.
 
     Raises:
         ModelFault: the file is missing, empty, truncated, or of a format that is not read.
+        TransientFault: its bytes cannot be fetched now.
     """
     try:
-        with path.open("rb") as file:
-            head = file.read(64)
+        file = LocalFile(source) if isinstance(source, Path) else source
+        head = bytes(file.read(0, min(8, file.size)))
     except OSError as error:
-        raise ModelFault(f"cannot read a checkpoint file: {error.strerror}", where=path) from error
-    _refuse_known_strangers(path, head)
+        raise ModelFault(f"cannot read a checkpoint file: {error.strerror}", where=source) from error
     module = _MAGIC.get(head[:4], "safetensors")
-    if module == "safetensors" and path.suffix != ".safetensors" and head[8:9] not in (b"{", b""):
-        raise ModelFault("a file is no checkpoint of a known format", where=path, found=repr(head[:16]), expected=_EXPECTED)
-    return importlib.import_module(f"qkgeom.containers.{module}").open_file(path)
+    if module == "safetensors" and not (file.name.endswith(".safetensors") and safetensors.has_header(file)):
+        _refuse_strangers(file)
+    return importlib.import_module(f"qkgeom.containers.{module}").open_file(file)
 
 
-def _refuse_known_strangers(path: Path, head: bytes) -> None:
+def _refuse_strangers(file: ByteFile) -> None:
+    head = bytes(file.read(0, min(64, file.size)))
     if not head:
-        raise ModelFault("a checkpoint file is empty", where=path, found="0 bytes", expected=_EXPECTED, fix="fetch it again")
+        raise ModelFault("a checkpoint file is empty", where=file, found="0 bytes", expected=_EXPECTED, fix="fetch it again")
     if head.startswith(b"version https://git-lfs"):
         raise ModelFault(
             "a checkpoint file is a Git LFS pointer, not the weights",
-            where=path,
+            where=file,
             found=head.splitlines()[0].decode(errors="replace"),
             expected=_EXPECTED,
             fix="run `git lfs pull` in the folder it came from",
@@ -49,8 +52,10 @@ def _refuse_known_strangers(path: Path, head: bytes) -> None:
     if (head[0] == 0x80 or head[:2] in (b"cc", b"(d")) and head[8:9] != b"{":
         raise ModelFault(
             "a checkpoint is in torch's legacy format, which is not a zip archive and cannot be read safely",
-            where=path,
+            where=file,
             found="a bare pickle stream",
             expected=_EXPECTED,
             fix="load it in an environment you trust and save it again with torch.save or safetensors",
         )
+    if not file.name.endswith(".safetensors") and head[8:9] not in (b"{", b""):
+        raise ModelFault("a file is no checkpoint of a known format", where=file, found=repr(head[:16]), expected=_EXPECTED)

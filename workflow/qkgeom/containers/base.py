@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import ml_dtypes
 import numpy as np
 
+from qkgeom.byte_files import ByteFile
 from qkgeom.errors import ModelFault
 
 # Spelled as in the safetensors format (https://github.com/huggingface/safetensors, README, "Format").
@@ -22,6 +21,7 @@ DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOAT8 = {"F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn)}  # numbers only together with a scale (qkgeom.float8)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Container:
     """A checkpoint file of one format. Rows are contiguous in every format, so any run of rows is one byte range.
 
     Attributes:
-        path: the file.
+        file: where its bytes are.
         tensors: name -> where it lies.
         config: what the file itself says of the architecture, in config.json's words (GGUF), else empty.
         format: the format's name.
@@ -63,53 +63,46 @@ class Container:
 
     format: ClassVar[str] = "safetensors"
     package: ClassVar[str] = "numpy"
-    path: Path
+    file: ByteFile
     tensors: Mapping[str, TensorInfo]
     config: dict[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    def range_of(self, name: str, rows: tuple[int, int] | None = None) -> tuple[int, int]:
+        """The bytes that `read` takes for the same tensor and rows: the first, and one past the last."""
+        info = self.tensors[name]
+        if rows is None:
+            return info.start, info.stop
+        row_bytes = (info.stop - info.start) // info.shape[0]
+        return info.start + rows[0] * row_bytes, info.start + rows[1] * row_bytes
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> Reading:
         """Reads the rows `rows[0]` to `rows[1]` (all by default) of tensor `name`.
 
         Raises:
             ModelFault: the bytes end early, or hold a type that is not a real number format we read.
+            TransientFault: they cannot be fetched now.
         """
         info = self.tensors[name]
-        start, stop, shape = info.start, info.stop, info.shape
-        if rows is not None:
-            row_bytes = (info.stop - info.start) // info.shape[0]
-            start, stop = info.start + rows[0] * row_bytes, info.start + rows[1] * row_bytes
-            shape = (rows[1] - rows[0], *info.shape[1:])
-        raw = self.read_bytes(name, start, stop)
-        array = self.decode(name, raw, shape)
+        start, stop = self.range_of(name, rows)
+        raw = self.file.read(start, stop)
+        shape = info.shape if rows is None else (rows[1] - rows[0], *info.shape[1:])
         record = {
             "tensor": name,
-            "file": self.path.name,
+            "file": self.file.name,
             "dtype": info.dtype,
             "shape": list(info.shape),
             "bytes": [start, stop],
             "sha256": hashlib.sha256(raw).hexdigest(),
         }
-        return Reading(array, record)
+        return Reading(self.decode(name, raw, shape), record)
 
-    def read_bytes(self, name: str, start: int, stop: int) -> bytes:
-        """Reads exactly the bytes `start` to `stop` of the file with plain reads (mmap is slow or missing on NFS)."""
-        with self.path.open("rb") as file:
-            raw = os.pread(file.fileno(), stop - start, start)
-            while len(raw) < stop - start and (more := os.pread(file.fileno(), stop - start - len(raw), start + len(raw))):
-                raw += more
-        if len(raw) != stop - start:
-            raise ModelFault(
-                "a checkpoint file is truncated",
-                where=f"{self.path}, tensor {name}",
-                found=f"{start + len(raw)} bytes",
-                expected=f"at least {stop} bytes",
-                fix="fetch the file again",
-            )
-        return raw
-
-    def decode(self, name: str, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    def decode(self, name: str, raw: memoryview, shape: tuple[int, ...]) -> np.ndarray:
         """Turns the bytes of whole rows into an array of `shape`."""
-        dtype = DTYPES.get(self.tensors[name].dtype)
+        kind = self.tensors[name].dtype
+        dtype = DTYPES.get(kind) or FLOAT8.get(kind)
         if dtype is None:
             raise self.unreadable_dtype(name)
         return np.frombuffer(raw, dtype).reshape(shape)
@@ -118,8 +111,9 @@ class Container:
         """The error for a tensor stored as packed integers or another type without a plain numeric meaning."""
         return ModelFault(
             "a query or key weight is stored in a type that cannot be read as numbers",
-            where=f"{self.path}, tensor {name}",
+            where=f"{self}, tensor {name}",
             found=self.tensors[name].dtype,
-            expected=f"one of {', '.join(DTYPES)}, or a GGUF type that the gguf package dequantises",
+            expected=f"one of {', '.join(DTYPES)}, {', '.join(FLOAT8)} with its scales in a safetensors file, or a GGUF type "
+            "that the gguf package dequantises",
             fix="use the unquantised checkpoint of this model",
         )

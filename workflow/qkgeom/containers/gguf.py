@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qkgeom.byte_files import ByteFile, LocalFile
 from qkgeom.containers.base import Container, TensorInfo
 from qkgeom.errors import ModelFault
 
@@ -38,7 +39,7 @@ class Gguf(Container):
     format = "gguf"
     package = "gguf"
 
-    def decode(self, name: str, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    def decode(self, name: str, raw: memoryview, shape: tuple[int, ...]) -> np.ndarray:
         """Plain numbers as they are, quantised rows as float32."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
@@ -53,12 +54,13 @@ class Gguf(Container):
             raise self.unreadable_dtype(name) from error
 
 
-def open_file(path: Path) -> Gguf:
+def open_file(file: ByteFile) -> Gguf:
     """Reads a GGUF file's fields and tensor directory.
 
     Raises:
         ModelFault: not a whole GGUF file.
     """
+    path = file.local()  # the package maps it into memory
     try:
         reader = _reader(path)
         architecture = reader.fields["general.architecture"].contents()
@@ -85,7 +87,7 @@ def open_file(path: Path) -> Gguf:
         field = reader.fields.get(f"{architecture}.{gguf_word}")
         if field is not None:
             config[word] = field.contents()
-    return Gguf(path, tensors, config)
+    return Gguf(LocalFile(path, file.name), tensors, config)
 
 
 def _reader(path: Path) -> GGUFReader:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +17,9 @@ class StateDict(Container):
     """Tensors that are already in memory."""
 
     values: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "a state dict in memory"
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> Reading:
         """Rows of a tensor as a numpy array on the CPU."""
@@ -37,7 +39,7 @@ def from_state_dict(state: Mapping[str, object]) -> StateDict:
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
         if shape is not None:
             tensors[name] = TensorInfo(tuple(int(n) for n in shape), _dtype_name(dtype), 0, 0)
-    return StateDict(Path("a state dict in memory"), tensors, values=state)
+    return StateDict(None, tensors, values=state)
 
 
 def _dtype_name(dtype: object) -> str:

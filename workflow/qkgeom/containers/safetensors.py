@@ -11,31 +11,32 @@ import json
 import math
 import re
 import struct
-from pathlib import Path
 
+from qkgeom.byte_files import ByteFile
 from qkgeom.containers.base import Container, TensorInfo
 from qkgeom.errors import ModelFault
 
 MAX_HEADER = 100_000_000  # the format's own limit, in bytes
 
 
-def open_file(path: Path) -> Container:
-    """Reads the header of a safetensors file and checks it against the file's size.
+def has_header(file: ByteFile) -> bool:
+    """Whether a header of the length that the first 8 bytes state can follow them."""
+    return _header_length(file) <= min(MAX_HEADER, file.size - 8)
+
+
+def open_file(file: ByteFile) -> Container:
+    """Reads the header of a safetensors file, and nothing else, and checks it against the file's size.
 
     Raises:
         ModelFault: the header or the offsets are not those of a whole safetensors file.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length_bytes = file.read(8)
-        length = struct.unpack("<Q", length_bytes)[0] if len(length_bytes) == 8 else MAX_HEADER + 1
-        if length > MAX_HEADER or 8 + length > size:
-            raise _broken(path, f"{size} bytes, of which the first 8 announce a header of {length} bytes")
-        header = file.read(length)
-    return Container(path, parse_header(path, header, size))
+    length = _header_length(file)
+    if not has_header(file):
+        raise _broken(file, f"{file.size} bytes, of which the first 8 announce a header of {length} bytes")
+    return Container(file, parse_header(file, bytes(file.read(8, 8 + length)), file.size))
 
 
-def parse_header(path: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
+def parse_header(where: object, header: bytes, size: int) -> dict[str, TensorInfo]:
     """Turns a header into tensor infos with absolute byte positions, checking every offset against `size`."""
     try:
         entries = json.loads(header)
@@ -51,18 +52,23 @@ def parse_header(path: Path, header: bytes, size: int) -> dict[str, TensorInfo]:
             for name, entry in entries.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise _broken(path, f"a header that cannot be read ({error})") from error
+        raise _broken(where, f"a header that cannot be read ({error})") from error
     end = base
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if info.start != end or info.stop < info.start:
-            raise _broken(path, f"tensor {name} at bytes {info.start} to {info.stop}, the one before ends at {end}")
+            raise _broken(where, f"tensor {name} at bytes {info.start} to {info.stop}, the one before ends at {end}")
         bits = _bits_per_value(info.dtype)
         if bits is not None and (info.stop - info.start) * 8 != math.prod(info.shape) * bits:
-            raise _broken(path, f"tensor {name} of {info.dtype} {list(info.shape)} in {info.stop - info.start} bytes")
+            raise _broken(where, f"tensor {name} of {info.dtype} {list(info.shape)} in {info.stop - info.start} bytes")
         end = info.stop
     if end != size:
-        raise _broken(path, f"{size} bytes", f"{end} bytes, where the last tensor ends")
+        raise _broken(where, f"{size} bytes", f"{end} bytes, where the last tensor ends")
     return tensors
+
+
+def _header_length(file: ByteFile) -> int:
+    head = file.read(0, min(8, file.size))
+    return struct.unpack("<Q", head)[0] if len(head) == 8 else MAX_HEADER + 1
 
 
 def _bits_per_value(dtype: str) -> int | None:
@@ -70,10 +76,10 @@ def _bits_per_value(dtype: str) -> int | None:
     return int(digits[1]) if digits else 8 if dtype == "BOOL" else None
 
 
-def _broken(path: Path, found: str, expected: str = "a header and offsets that cover the file exactly") -> ModelFault:
+def _broken(where: object, found: str, expected: str = "a header and offsets that cover the file exactly") -> ModelFault:
     return ModelFault(
         "a safetensors file is truncated or damaged",
-        where=path,
+        where=where,
         found=found,
         expected=expected,
         fix="fetch the file again",

@@ -1,4 +1,4 @@
-"""What a layout says, and the five ways in which checkpoints store query and key weights.
+"""What a layout says, and four ways in which checkpoints store query and key weights.
 
 A layout is declarative: patterns of tensor names, the attention shape from the config's fields, which rows of which
 tensors are needed, and how these arrays become W_q and W_k of shape [d_model, head, d_head] (row-vector convention,
@@ -37,7 +37,7 @@ class Need:
     """Rows of one tensor of a layer: the role it has in the layout's patterns, its whole shape, the rows wanted."""
 
     role: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     rows: tuple[int, int] | None = None
 
 
@@ -48,7 +48,8 @@ class Case:
     Attributes:
         model: class in the library, e.g. `BertModel`, or a timm model name.
         config: its constructor's keywords (openai-whisper: its dimensions).
-        library: `transformers`, `timm` or `whisper`.
+        library: `transformers`, `timm`, `whisper`, or `remote` for a class that checkpoints bring with them
+            (tests/remote_models.py).
         inputs: `tokens`, `pixels`, `seq2seq` (tokens for both parts), `audio` (features, and tokens for the decoder), or
             a kind of tests/example_inputs.py.
     """
@@ -89,8 +90,10 @@ class Layout(ABC):
         tensors: role -> pattern of the tensor's name without prefix; `{N}` is the layer's number, and `{S}` its stage's.
         gguf: the same for GGUF files; empty if the layout does not read them.
         prefix: what may come before the pattern.
-        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`, `convolutional`) unless the config
-            says otherwise (`position_in`).
+        optional: the roles that a checkpoint may lack.
+        computed: whether W_q and W_k are products of several weights; they are then computed and stored in float32.
+        position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`, `convolutional`, `alibi`) unless the
+            config says otherwise (`position_in`).
         cases: tiny real models for the contract test.
     """
 
@@ -102,6 +105,8 @@ class Layout(ABC):
     tensors: dict[str, str]
     gguf: dict[str, str] = {}
     prefix: str = ANY_PREFIX
+    optional: tuple[str, ...] = ()
+    computed: bool = False
     position: str = "learned"
     cases: tuple[Case, ...] = ()
 
@@ -142,10 +147,14 @@ class Layout(ABC):
         """What stands for `{S}` and `{N}` in the names of each layer, in the order in which the layers are numbered."""
         return ((layer,) for layer in range(self.n_layer(config)))
 
+    def n_surplus(self, config: Mapping[str, object]) -> int:
+        """Number of layers after these that the checkpoint may hold too and that are no part of the model's depth."""
+        return 0
+
     def shape(self, config: Mapping[str, object], layer: int) -> AttentionShape:
         """The sizes that the config states for a layer; layers are numbered 0, 1, 2, ... whatever their names say."""
         sizes = self.sizes(config)
-        d_model = field(sizes, "hidden_size", "n_embd", "dim", "d_model")
+        d_model = field(sizes, "hidden_size", "n_embd", "n_embed", "dim", "d_model")
         n_head = field(sizes, "num_attention_heads", "n_head", "n_heads", "num_heads")
         n_kv_head = sizes.get("num_key_value_heads") or n_head
         d_head = sizes.get("head_dim") or d_model // n_head
@@ -201,17 +210,21 @@ class FusedRows(Layout):
 
 
 class FusedPerHead(Layout):
-    """Role `qkv`: one Linear weight whose rows are, head by head, that head's q, k and v."""
+    """Role `qkv`: one Linear weight whose rows are, key head by key head, the queries that read it, then its k and v.
+
+    With a key head for each query head that is [head, (q, k, v), d_head]; with one key head, all of Q, then K, then V.
+    """
 
     def infer(self, shapes, n_head, n_kv_head):
-        return AttentionShape(shapes["qkv"][1], n_head, n_head, shapes["qkv"][0] // (3 * n_head))
+        return AttentionShape(shapes["qkv"][1], n_head, n_kv_head, shapes["qkv"][0] // (n_head + 2 * n_kv_head))
 
     def needs(self, shape):
-        return {"qkv": Need("qkv", (3 * shape.n_head * shape.d_head, shape.d_model))}
+        return {"qkv": Need("qkv", ((shape.n_head + 2 * shape.n_kv_head) * shape.d_head, shape.d_model))}
 
     def split(self, arrays, shape):
-        blocks = arrays["qkv"].reshape(shape.n_head, 3, shape.d_head, shape.d_model)
-        return blocks[:, 0].transpose(2, 0, 1), blocks[:, 1].transpose(2, 0, 1)
+        groups = arrays["qkv"].reshape(shape.n_kv_head, -1, shape.d_head, shape.d_model)
+        queries = groups[:, :-2].reshape(shape.n_head, shape.d_head, shape.d_model)
+        return queries.transpose(2, 0, 1), groups[:, -2].transpose(2, 0, 1)
 
 
 class FusedConv1D(Layout):

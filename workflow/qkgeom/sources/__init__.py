@@ -86,7 +86,7 @@ def open_checkpoint(
         config = _config(fetched, where, architecture)
         if heads is None and fetched.config is None and not any(each.config for each in where.values()):
             raise _no_config(uri)
-        yield Checkpoint(uri, config, where, fetched.origin, heads)
+        yield Checkpoint(uri, config, where, fetched.origin, fetched.expect, fetched.moved, heads)
 
 
 def _config(fetched: Fetched, where: Mapping[str, Container], architecture: str | None) -> dict[str, object]:

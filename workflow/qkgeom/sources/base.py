@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from qkgeom.byte_files import ByteFile, Wanted, fetch_nothing
 from qkgeom.errors import ModelFault
 
 T = TypeVar("T")  # PEP 695 needs Python 3.12
@@ -18,19 +19,23 @@ T = TypeVar("T")  # PEP 695 needs Python 3.12
 
 @dataclass(frozen=True)
 class Fetched:
-    """A checkpoint's files on this machine.
+    """A checkpoint's files.
 
     Attributes:
-        weights: the weight files.
+        weights: the weight files, on this machine (paths) or to be read by range.
         config: config.json, if there is one.
         index: the index of a sharded checkpoint, if there is one.
-        origin: for the manifest: `kind`, what was resolved, digests, `bytes_moved`.
+        origin: for the manifest: `kind`, what was resolved, digests.
+        expect: see `Checkpoint`.
+        moved: see `Checkpoint`.
     """
 
-    weights: list[Path]
+    weights: Sequence[Path | ByteFile]
     config: Path | None = None
     index: Path | None = None
     origin: Mapping[str, object] = field(default_factory=dict)
+    expect: Callable[[Sequence[Sequence[Wanted]]], None] = fetch_nothing
+    moved: Callable[[], int] = int
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def ask(function: Callable[..., T], repo: str, *args: object, where: str, retrie
 def _worth_another_try(error: BaseException, retried: bool) -> bool:
     import httpx2
 
-    if kind_of(error) not in (Kind.BUSY, Kind.DOWN, Kind.UNREACHABLE) or (_asked(error) or 0) > LONGEST_WAIT:
+    if kind_of(error) not in (Kind.BUSY, Kind.DOWN, Kind.UNREACHABLE, Kind.WRONG) or (_asked(error) or 0) > LONGEST_WAIT:
         return False
     connection = isinstance(error, (httpx2.ConnectError, httpx2.TimeoutException, httpx2.RemoteProtocolError))
     return not (retried and (connection or innermost(error) is not error or kind_of(error) is Kind.BUSY))

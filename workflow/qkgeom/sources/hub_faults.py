@@ -19,6 +19,10 @@ _CACHE_HINT = "to use only what the hub's cache already holds, set HF_HUB_OFFLIN
 _AGAIN = "then run the same command again"
 
 
+class WrongAnswer(Exception):
+    """An answer that does not fit the request: another range, too few bytes, another version of the file."""
+
+
 class Kind(Enum):
     """Kinds of fault; all but REFUSED are transient, with what a person reads and does about them."""
 
@@ -31,6 +35,7 @@ class Kind(Enum):
     )
     OFFLINE = "the hub is needed, but HF_HUB_OFFLINE is set", f"unset HF_HUB_OFFLINE, {_AGAIN}"
     STRANGER = "something answers in the hub's place, but not as a hub", f"check HF_ENDPOINT, proxy and log-in page, {_AGAIN}"
+    WRONG = "an answer is not what was asked for", f"something on the way changes it: check the proxy and HF_ENDPOINT, {_AGAIN}"
     DISK = "a download cannot be stored", f"free disk space, or set HF_HOME to a folder that can be written, {_AGAIN}"
 
 
@@ -44,7 +49,9 @@ def kind_of(error: BaseException) -> Kind | None:
         if status in (408, 425, 429):
             return Kind.BUSY
         # A storage server's 403 means that the address which the hub signed has expired; it says nothing of the model.
-        return Kind.DOWN if status >= 500 or _origin(str(error.response.url)) != _origin(_endpoint()) else Kind.REFUSED
+        return Kind.DOWN if status >= 500 or not is_at_hub(str(error.response.url)) else Kind.REFUSED
+    if isinstance(error, WrongAnswer):
+        return Kind.WRONG
     if isinstance(error, OfflineModeIsEnabled):
         return Kind.OFFLINE
     if isinstance(error, httpx2.RequestError):
@@ -124,6 +131,11 @@ def require_endpoint() -> None:
         usable = False
     if not usable:
         raise UsageError("HF_ENDPOINT is not the address of a hub", found=repr(_endpoint()), expected="https://HOST")
+
+
+def is_at_hub(url: str) -> bool:
+    """Whether an address is the hub's own, which may see the token, and not that of a storage server."""
+    return _origin(url) == _origin(_endpoint())
 
 
 def _endpoint() -> str:

