@@ -334,6 +334,9 @@ def fetch(uri, pinned):
         weights = {file.name: sha256(file.read(0, file.size)).hexdigest() for file in files}
         answer = {"weights": weights, "origin": dict(got.origin), "opened": opened, "moved": got.moved()}
         return answer | {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+def use_table(module, path):
+    import_module(module).TABLE = Path(path)
+    return {}
 def verb(*arguments):
     import_module("qkgeom.cli").app(arguments, standalone_mode=False)
     return {}
@@ -344,7 +347,8 @@ for line in sys.stdin:
         answer = globals()[function](*arguments)
     except QkgeomError as error:
         answer = {"error": type(error).__name__, "text": str(error)}
-    print(json.dumps(answer | {"waits": waits, "torch": "torch" in sys.modules}), flush=True)
+    loaded = {"waits": waits, "torch": "torch" in sys.modules, "libraries": sorted({"timm", "whisper"} & set(sys.modules))}
+    print(json.dumps(answer | loaded), flush=True)
 """
 
 
@@ -388,6 +392,10 @@ class Client:
         for opening them (`opened`) and in all (`moved`), or `error` and `text`; and `waits`, the seconds asked for.
         """
         return self._ask("fetch", uri, sha256)
+
+    def use_table(self, source: str, path: Path) -> None:
+        """Puts another table of names in the place of `sources/<source>.tsv`."""
+        self._ask("use_table", f"qkgeom.sources.{source}", str(path))
 
     def verb(self, *arguments: object) -> dict:
         """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""

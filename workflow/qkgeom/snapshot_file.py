@@ -7,7 +7,6 @@ file, so that two at a time write a file each; where locks do nothing, both writ
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import json
@@ -25,7 +24,7 @@ import numpy as np
 from qkgeom.artifacts import StoredTensor
 from qkgeom.containers.base import DTYPE_NAMES
 from qkgeom.errors import QkgeomError, TransientFault
-from qkgeom.files import publish, refused
+from qkgeom.files import locked, publish, refused
 
 CHUNK = 2**24  # bytes made contiguous at a time
 
@@ -143,7 +142,7 @@ def _new(
 ) -> tuple[Path, SnapshotFile]:
     path = target.with_name(f".{uuid.uuid4().hex[:12]}.partial.{target.name}")
     data = opened.enter_context(path.open("xb"))
-    _locked(data)
+    locked(data)
     journal = opened.enter_context(_journal_of(path).open("xb"))
     data.write(header)
     data.flush()
@@ -160,7 +159,7 @@ def _taken_up(
     for path in sorted(target.parent.glob(f".*.partial.{glob.escape(target.name)}")):
         with suppress(FileNotFoundError), ExitStack() as files:
             data = files.enter_context(path.open("r+b"))
-            if not _locked(data) or not os.path.samestat(os.fstat(data.fileno()), path.stat()):
+            if not locked(data) or not os.path.samestat(os.fstat(data.fileno()), path.stat()):
                 continue  # being written, or just finished
             journal = files.enter_context(_journal_of(path).open("r+b"))
             if taken is None and journal.readline() == first_line:
@@ -204,14 +203,3 @@ def _digest(file: BinaryIO, size: int) -> str:
 
 def _journal_of(path: Path) -> Path:
     return path.with_name(path.name.replace(".partial.", ".journal.", 1))
-
-
-def _locked(file: BinaryIO) -> bool:
-    """Locks a file, and says whether nobody else has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # this file system has no locks
-        pass
-    return True

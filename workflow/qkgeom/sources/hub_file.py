@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import httpx2
 
 logger = logging.getLogger(__name__)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class HubFile(ByteFile):
     def _check(self, answer: httpx2.Response, start: int, last: int) -> None:
         """Raises a WrongAnswer unless these are the bytes that were asked for, of the file they were asked of."""
         stated = answer.headers.get("Content-Range", "nothing")
-        match = _CONTENT_RANGE.fullmatch(stated)
+        match = CONTENT_RANGE.fullmatch(stated)
         if answer.status_code != 206 or not match or tuple(map(int, match.groups())) != (start, last, self.size):
             raise WrongAnswer(f"HTTP {answer.status_code} with {stated}, expected bytes {start}-{last}/{self.size}")
         etag = answer.headers.get("ETag")
