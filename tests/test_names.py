@@ -299,6 +299,15 @@ def test_what_a_killed_run_left_is_checked(hub: Hub, reader: Client, official: P
     assert starts(hub) == [len(content[left]) if first is None else first for first in first_bytes]
 
 
+@pytest.mark.faults
+def test_a_server_that_ignores_ranges_sends_the_whole_file_again(hub: Hub, reader: Client, official: Path):
+    hub.fail("storage GET", 1, keep=5000)
+    hub.fail("storage GET", 1, ignore_range=True)
+    require_whole(reader.fetch("whisper:tiny"), reader, official)
+    assert starts(hub) == [0, 5000]
+    assert served(hub) == 5000 + official.stat().st_size
+
+
 @pytest.mark.kill
 def test_a_killed_download_is_gone_on_with(hub: Hub, reader: Client, official: Path, tmp_path):
     """SIGKILL at several moments; in the end no byte but those under way has moved twice."""
