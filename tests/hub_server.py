@@ -186,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
                 status, body, headers["Content-Range"] = 416, b"", f"bytes */{total}"
             else:
                 status, body, headers["Content-Range"] = 206, body[first : last + 1], f"bytes {first}-{last}/{total}"
-        if fault.flip is not None and body:
+        if fault.flip is not None and len(body) > fault.flip:
             changed = bytearray(body)
             changed[fault.flip] ^= 1
             body = bytes(changed)
@@ -337,6 +337,10 @@ def fetch(uri, pinned):
 def use_table(module, path):
     import_module(module).TABLE = Path(path)
     return {}
+
+def keep(repo, commit, *names):
+    from huggingface_hub import hf_hub_download
+    return {"paths": [hf_hub_download(repo, name, revision=commit) for name in names]}
 def verb(*arguments):
     import_module("qkgeom.cli").app(arguments, standalone_mode=False)
     return {}
@@ -396,6 +400,10 @@ class Client:
     def use_table(self, source: str, path: Path) -> None:
         """Puts another table of names in the place of `sources/<source>.tsv`."""
         self._ask("use_table", f"qkgeom.sources.{source}", str(path))
+
+    def keep(self, repo: str, commit: str, *names: str) -> list[Path]:
+        """Has the hub's client put whole files into its cache, as any other program may have done."""
+        return [Path(path) for path in self._ask("keep", repo, commit, *names)["paths"]]
 
     def verb(self, *arguments: object) -> dict:
         """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""

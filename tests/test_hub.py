@@ -15,7 +15,6 @@ from safetensors.numpy import save
 import hub_server
 from hub_server import Client, Hub, client, closed_port, small_disk
 from qkgeom.artifacts import read_layer, read_manifest
-from qkgeom.checkpoint import open_files
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 
@@ -38,8 +37,6 @@ WRONG_IDS = [
     "o/n@..",
 ]
 TRIES = 4  # what hub_client.py says
-CLIENT_TRIES = 1 + 6  # what huggingface_hub does itself when a HEAD fails: once, then with its back-off
-CLIENT_GETS = 6
 
 
 def weights(seed: int, size: int = 500) -> bytes:
@@ -51,9 +48,17 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def whole(seed: int) -> dict[str, bytes]:
-    """The files of a repository with one weight file."""
-    return {"config.json": CONFIG, "model.safetensors": weights(seed)}
+def whole(seed: int, name: str = "") -> dict[str, bytes]:
+    """The files of a repository with one weight file; with a name they are like no other's, so that no cache has them."""
+    if not name:
+        return {"config.json": CONFIG, "model.safetensors": weights(seed)}
+    tensors = {f"{name}.query": np.random.default_rng(seed).standard_normal(500).astype(np.float32)}
+    return {"config.json": json.dumps({"model_type": "bert", "name": name}).encode(), "model.safetensors": save(tensors)}
+
+
+def own_repo(request: pytest.FixtureRequest) -> str:
+    """A repository name for a test alone."""
+    return f"tiny/own-{hashlib.md5(request.node.name.encode()).hexdigest()}"
 
 
 def sharded(seed: int) -> dict[str, bytes]:
@@ -63,10 +68,10 @@ def sharded(seed: int) -> dict[str, bytes]:
     return {"config.json": CONFIG, INDEX: json.dumps({"weight_map": listed}).encode(), **shards}
 
 
-def content(answer: dict) -> list[bytes]:
-    """What is in the weight files of an answer."""
+def content(answer: dict) -> list[str]:
+    """The sha256 of each weight file of an answer, as it was read."""
     assert "error" not in answer, answer["text"]
-    return [Path(path).read_bytes() for path in answer["weights"]]
+    return list(answer["weights"].values())
 
 
 def requests(hub: Hub) -> list[str]:
@@ -81,11 +86,11 @@ def expect(answer: dict, error: str, *said: str) -> None:
         assert each in answer["text"], answer["text"]
 
 
-def test_a_checkpoint_is_fetched_once(hub: Hub, hub_client: Client):
+def test_a_checkpoint_is_opened_with_few_requests(hub: Hub, hub_client: Client):
     files = whole(0) | {"original/consolidated.00.pth": b"x", "tf_model.h5": b"x", "README.md": b"x", "onnx/model.onnx": b"x"}
     commit = hub.add("tiny/once", files)
     first = hub_client.fetch("tiny/once")
-    assert content(first) == [files["model.safetensors"]]
+    assert content(first) == [sha256(files["model.safetensors"])]
     assert Path(first["config"]).read_bytes() == CONFIG
     assert first["origin"] == {
         "kind": "hub",
@@ -93,26 +98,29 @@ def test_a_checkpoint_is_fetched_once(hub: Hub, hub_client: Client):
         "revision": "main",
         "commit": commit,
         "files": {name: {"bytes": len(files[name]), "etag": hub_server.digest_of(name, files[name])} for name in whole(0)},
-        "bytes_moved": sum(each.sent for each in hub.log if "/resolve/" in each.path or each.side == "storage"),
     }
-    assert first["origin"]["bytes_moved"] == len(CONFIG) + len(files["model.safetensors"])
-    small, large = ["hub HEAD 200", "hub GET 200"], ["hub HEAD 302", "storage GET 200"]
-    assert requests(hub) == ["hub GET 200", *small, *large]  # and nothing but the two files
+    assert first["moved"] == sum(each.sent for each in hub.log if "/resolve/" in each.path or each.side == "storage")
+    header = 8 + int.from_bytes(files["model.safetensors"][:8], "little")
+    assert first["opened"] == len(CONFIG) + header
+    assert [each[1:] for each in hub.ranges()] == [(0, 8), (0, len(files["model.safetensors"])), (8, header)]
+    # the commit, config.json, where the weights are, and their ranges
+    assert requests(hub) == ["hub GET 200", "hub GET 200", "hub HEAD 302", *["storage GET 206"] * 3]
     assert not first["torch"]
     hub.reset()
     second = hub_client.fetch(f"hf:tiny/once@{commit}", sha256(files["model.safetensors"]))
-    assert (second["weights"], second["origin"]["bytes_moved"]) == (first["weights"], 0)
-    assert requests(hub) == ["hub GET 200"]
+    assert (second["weights"], second["moved"]) == (first["weights"], first["moved"])
+    assert requests(hub) == ["hub GET 200", "hub HEAD 302", "storage GET 206"]  # config and header are kept
 
 
 def test_a_branch_is_pinned_to_the_commit_it_was(hub: Hub, hub_client: Client):
-    old = hub.add("tiny/moving", whole(1))
+    before, after = whole(1, "moving"), whole(2, "moving")
+    old = hub.add("tiny/moving", before)
     assert hub_client.fetch("tiny/moving@main")["origin"]["commit"] == old
-    new = hub.add("tiny/moving", whole(2))
-    assert content(hub_client.fetch(f"tiny/moving@{old}")) == [weights(1)]
+    new = hub.add("tiny/moving", after)
+    assert content(hub_client.fetch(f"tiny/moving@{old}")) == [sha256(before["model.safetensors"])]
     moved = hub_client.fetch("tiny/moving@main")
-    assert (moved["origin"]["commit"], content(moved)) == (new, [weights(2)])
-    assert moved["origin"]["bytes_moved"] == len(weights(2))  # config.json is the same blob
+    assert (moved["origin"]["commit"], content(moved)) == (new, [sha256(after["model.safetensors"])])
+    assert len(hub.asked("GET .*config.json")) == 1  # the same blob
     assert {each.path.split("/resolve/")[1].split("/")[0] for each in hub.asked("/resolve/")} == {old, new}
 
 
@@ -122,28 +130,15 @@ def test_a_branch_is_pinned_to_the_commit_it_was(hub: Hub, hub_client: Client):
 def test_ids_and_revisions(hub: Hub, hub_client: Client, repo, revision):
     commit = hub.add(repo, whole(3), revision)
     answer = hub_client.fetch(f"hf:{repo}@{revision}")
-    assert content(answer) == [weights(3)]
+    assert content(answer) == [sha256(weights(3))]
     assert (answer["origin"]["revision"], answer["origin"]["commit"]) == (revision, commit)
 
 
 def test_of_a_sharded_checkpoint_the_listed_shards_are_fetched(hub: Hub, hub_client: Client):
     hub.add("tiny/sharded", sharded(10))
     answer = hub_client.fetch("tiny/sharded")
-    assert content(answer) == [weights(10), weights(11)]
-    where = open_files([Path(path) for path in answer["weights"]], Path(answer["index"]))
-    assert sorted(where) == ["encoder.layer.10.query", "encoder.layer.11.query"]
+    assert content(answer) == [sha256(weights(10)), sha256(weights(11))]
     assert not hub.asked("00003-of-00003")
-
-
-def test_a_torch_checkpoint(hub: Hub, hub_client: Client, tmp_path):
-    import torch
-
-    torch.save({"encoder.layer.0.query": torch.arange(6.0)}, tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_bytes(CONFIG)
-    hub.add("tiny/torch", tmp_path)
-    answer = hub_client.fetch("tiny/torch")
-    where = open_files([Path(answer["weights"][0])])
-    assert where["encoder.layer.0.query"].read("encoder.layer.0.query").array.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_pinned_sha256_is_checked_before_anything_large_is_moved(hub: Hub, hub_client: Client):
@@ -152,7 +147,7 @@ def test_a_pinned_sha256_is_checked_before_anything_large_is_moved(hub: Hub, hub
     expect(hub_client.fetch("tiny/pinned", "0" * 64), "ModelFault", sha256(weights(4)), "not the one that was pinned")
     expect(hub_client.fetch("tiny/several", "0" * 64), "ModelFault", "2 files")
     assert not hub.asked("storage")
-    assert content(hub_client.fetch("tiny/pinned", sha256(weights(4)).upper())) == [weights(4)]
+    assert content(hub_client.fetch("tiny/pinned", sha256(weights(4)).upper())) == [sha256(weights(4))]
 
 
 def test_from_the_hub_to_an_artifact(hub: Hub, tmp_path):
@@ -192,7 +187,7 @@ def test_a_wrong_id_is_never_asked_for(hub: Hub, hub_client: Client, id_):
 def test_what_the_hub_does_not_have(hub: Hub, hub_client: Client):
     hub.add("tiny/bare", {"README.md": b"x"})
     hub.add("tiny/partial", {name: body for name, body in sharded(30).items() if name != SHARDS[1]})
-    hub.add("tiny/gone", whole(5))
+    hub.add("tiny/gone", whole(5, "gone"))
     hub.fail(r"/tiny/gone/resolve/.*config.json", status=404, headers={"X-Error-Code": "EntryNotFound"})
     expect(hub_client.fetch("tiny/nothing"), "ModelFault", "no such repository", f"{hub.url()}/tiny/nothing", "HF_TOKEN", "401")
     expect(hub_client.fetch("tiny/gone@v9"), "ModelFault", "not this revision", "v9")
@@ -217,14 +212,14 @@ def test_who_may_not_read_a_model_is_told_what_to_do(hub: Hub, hub_client: Clien
         hub.fail("api/models", status=401, headers={"X-Error-Message": "Invalid credentials in Authorization header"})
         expect(stranger.fetch("tiny/gated"), "ModelFault", "the token is wrong", "Invalid credentials")
     assert not hub.asked("storage")
-    assert len(hub.asked("HEAD")) == 2  # a refusal is not asked again
+    assert len(hub.asked("/resolve/")) == 2  # a refusal is not asked again
     hub.reset()
     with client(tmp_path / "friend", hub, HF_TOKEN=hub.token) as friend:
-        assert content(friend.fetch("tiny/gated")) == [weights(6)]
-        assert content(friend.fetch("tiny/private")) == [weights(7)]
+        assert content(friend.fetch("tiny/gated")) == [sha256(weights(6))]
+        assert content(friend.fetch("tiny/private")) == [sha256(weights(7))]
         expect(friend.fetch("tiny/nothing"), "ModelFault", "no such repository", "HTTP 404")
     assert all("Authorization" in each.headers for each in hub.asked("hub .*tiny"))
-    assert len(hub.asked("storage")) == 2
+    assert len(hub.asked("storage")) == 6
     assert not any("Authorization" in each.headers for each in hub.asked("storage"))
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) >= 6
@@ -250,7 +245,7 @@ def test_a_busy_hub_is_asked_again_when_it_says(hub: Hub, hub_client: Client, he
     hub.add("tiny/busy", whole(8))
     hub.fail("api/models", 1, status=status, headers=headers)
     answer = hub_client.fetch("tiny/busy")
-    assert content(answer) == [weights(8)]
+    assert content(answer) == [sha256(weights(8))]
     assert [each.status for each in hub.asked("api/models")] == [status, 200]
     (wait,) = answer["waits"]
     assert least <= wait <= most
@@ -286,25 +281,31 @@ def test_a_hub_that_stays_out_of_order(hub: Hub, hub_client: Client, fault, trie
 @pytest.mark.parametrize(
     ("match", "fault", "tries"),
     [
-        ("HEAD .*safetensors", {"status": 503}, CLIENT_TRIES),  # what the client retries itself is not tried again
-        ("HEAD .*safetensors", {"status": 429}, CLIENT_TRIES),
-        ("storage GET", {"status": 429}, CLIENT_GETS),
-        ("storage GET", {"keep": 0}, CLIENT_GETS),
+        ("HEAD .*safetensors", {"status": 503}, TRIES),
+        ("HEAD .*safetensors", {"status": 429}, TRIES),
+        ("storage GET", {"status": 408}, TRIES),
+        ("storage GET", {"status": 429}, TRIES),
         ("storage GET", {"status": 500}, TRIES),
         ("storage GET", {"status": 403}, TRIES),  # as when a signed address has expired
-        ("storage GET", {"cut": 10}, TRIES),
+        ("storage GET", {"keep": 0}, TRIES),
+        ("storage GET", {"keep": 5}, TRIES),
+        ("storage GET", {"cut": 3}, TRIES),
+        ("storage GET", {"stated": {"Content-Range": "bytes 1-8/4096"}}, TRIES),
+        ("storage GET", {"stated": {"Content-Range": "bytes */4096"}}, TRIES),
         ("HEAD .*safetensors", {"status": 200}, 1),  # no X-Repo-Commit: not a hub
+        ("GET .*config.json", {"status": 200, "body": b"<html>log in</html>"}, 1),
+        ("GET .*config.json", {"status": 503}, TRIES),
+        ("GET .*config.json", {"keep": 5}, TRIES),
     ],
 )
-def test_a_download_that_never_works(hub: Hub, hub_client: Client, match, fault, tries):
-    commit = hub.add(f"tiny/never{tries}", whole(9))
+def test_a_download_that_never_works(hub: Hub, hub_client: Client, request, match, fault, tries):
+    repo = own_repo(request)
+    hub.add(repo, whole(9, repo))
     hub.fail(match, **fault)
-    answer = hub_client.fetch(f"tiny/never{tries}")
-    expect(answer, "TransientFault", "model.safetensors", hub.url(), "again")
+    answer = hub_client.fetch(repo)
+    expect(answer, "TransientFault", "config.json" if "config" in match else "model.safetensors", hub.url(), "again")
     assert len(hub.asked(match)) == tries
     assert "signed" not in answer["text"]
-    left = [path.name for path in hub_client.snapshot(f"tiny/never{tries}", commit).parents[1].rglob("*") if path.is_file()]
-    assert "model.safetensors" not in left and not any("incomplete" in name for name in left)
 
 
 @pytest.mark.faults
@@ -312,72 +313,88 @@ def test_a_download_that_never_works(hub: Hub, hub_client: Client, match, fault,
     ("match", "times", "fault"),
     [
         ("HEAD", 2, {"status": 503}),
+        ("HEAD", 1, {"status": 429, "headers": {"RateLimit": '"resolvers";r=0;t=55'}}),
         ("storage GET", 2, {"status": 500}),
+        ("storage GET", 3, {"status": 503}),
         ("storage GET", 1, {"status": 403}),
         ("storage GET", 1, {"status": 429, "headers": {"Retry-After": "3"}}),
-        ("storage GET", 2, {"cut": 10}),
-        ("storage GET", 1, {"flip": 99}),
-        ("storage GET", 2, {"keep": 1000}),
+        ("storage GET", 2, {"cut": 3}),
+        ("storage GET", 2, {"keep": 5}),
         ("storage GET", 1, {"keep": 0}),
+        ("storage GET", 1, {"stated": {"Content-Range": "bytes 0-7/9"}}),
+        ("storage GET", 1, {"flip": 99}),  # of the header, which is then no JSON
         ("hub GET .*config.json", 1, {"flip": 9}),
         ("hub GET .*config.json", 1, {"keep": 9}),
+        ("hub GET .*config.json", 1, {"status": 429, "headers": {"Retry-After": "3"}}),
     ],
 )
 def test_a_download_that_works_in_the_end(hub: Hub, hub_client: Client, request, match, times, fault):
-    repo = f"tiny/end-{hashlib.md5(request.node.name.encode()).hexdigest()}"
-    hub.add(repo, whole(12))
+    repo = own_repo(request)
+    hub.add(repo, whole(12, repo))
     hub.fail(match, times, **fault)
     answer = hub_client.fetch(repo)
-    assert content(answer) == [weights(12)]
-    assert Path(answer["config"]).read_bytes() == CONFIG
+    assert content(answer) == [sha256(whole(12, repo)["model.safetensors"])]
+    assert Path(answer["config"]).read_bytes() == whole(12, repo)["config.json"]
     assert len(hub.asked(match)) > times
     if "status" in fault:
         assert [each.status for each in hub.asked(match)][: times + 1].count(fault["status"]) == times
+    if "headers" in fault:
+        (asked,) = answer["waits"]
+        assert asked >= (55 if "RateLimit" in fault["headers"] else 3)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_file_that_is_always_damaged_is_refused_and_not_kept(hub: Hub, hub_client: Client, name):
-    repo = f"tiny/mangled-{name}"
-    commit = hub.add(repo, whole(13))
-    hub.fail("storage GET" if name.startswith("model") else "GET .*config.json", flip=30)
-    expect(hub_client.fetch(repo), "ModelFault", name, hub_server.digest_of(name, whole(13)[name]), "proxy")
-    assert not (hub_client.snapshot(repo, commit) / name).exists()
+def test_a_small_file_that_is_always_damaged_is_refused_and_not_kept(hub: Hub, hub_client: Client):
+    files = whole(13, "mangled")
+    hub.add("tiny/mangled", files)
+    hub.fail("GET .*config.json", flip=30)
+    wanted = hub_server.digest_of("config.json", files["config.json"])
+    expect(hub_client.fetch("tiny/mangled"), "ModelFault", "config.json", wanted, "proxy")
     hub.reset()
-    assert content(hub_client.fetch(repo)) == [weights(13)]
+    assert content(hub_client.fetch("tiny/mangled")) == [sha256(files["model.safetensors"])]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "longer"])
-def test_a_damaged_file_in_the_cache_is_fetched_again(hub: Hub, hub_client: Client, damage):
-    hub.add("tiny/damaged", whole(14))
-    path = Path(hub_client.fetch("tiny/damaged")["weights"][0])
+@pytest.mark.parametrize("damage", [None, "flipped", "truncated", "longer"])
+def test_a_whole_file_in_the_hubs_cache_is_used_unless_it_is_damaged(hub: Hub, hub_client: Client, request, damage):
+    repo = own_repo(request)
+    files = whole(14, repo)
+    commit = hub.add(repo, files)
+    path, config = hub_client.keep(repo, commit, "model.safetensors", "config.json")
     right = path.read_bytes()
-    broken = {"flipped": bytes([*right[:-1], right[-1] ^ 1]), "truncated": right[:-4], "longer": right + b"x"}
+    broken = {None: right, "flipped": bytes([*right[:-1], right[-1] ^ 1]), "truncated": right[:-4], "longer": right + b"x"}
     path.resolve().write_bytes(broken[damage])
     hub.reset()
-    answer = hub_client.fetch("tiny/damaged")
-    assert content(answer) == [right]
-    assert answer["origin"]["bytes_moved"] == len(right)
-    assert requests(hub) == ["hub GET 200", "hub HEAD 302", "storage GET 200"]
+    answer = hub_client.fetch(repo)
+    assert content(answer) == [sha256(right)]
+    assert answer["config"] == str(config)
+    if damage is None:
+        assert requests(hub) == ["hub GET 200"] and answer["moved"] == 0
+        hub.reset()
+        assert content(hub_client.fetch(f"{repo}@{commit}")) == [sha256(right)]
+        assert not requests(hub)  # a commit never moves
+    else:
+        assert requests(hub) == ["hub GET 200", "hub HEAD 302", *["storage GET 206"] * 3]
+        assert path.resolve().read_bytes() == broken[damage]  # other programs use this cache too
 
 
 def test_without_a_network_the_cache_is_used(hub: Hub, hub_client: Client):
     commit = hub.add("tiny/cached", sharded(40))
+    kept = hub_client.keep("tiny/cached", "main", "config.json", INDEX, *SHARDS)
     online = hub_client.fetch("tiny/cached@main")
     hub.add("tiny/partly", sharded(50))
-    hub_client.fetch("tiny/partly@main")
-    next(hub_client.snapshot("tiny/partly", hub.repos["tiny/partly"].refs["main"]).glob(SHARDS[1])).unlink()
+    hub_client.keep("tiny/partly", "main", "config.json", INDEX, SHARDS[0])
     hub.reset()
     home = hub_client.home
     with client(home, hub, HF_HUB_OFFLINE="1") as offline:
         for revision in ("main", commit):
             answer = offline.fetch(f"tiny/cached@{revision}")
             assert answer["weights"] == online["weights"]
-            assert answer["origin"] == online["origin"] | {"revision": revision, "bytes_moved": 0}
+            assert answer["origin"] == online["origin"] | {"revision": revision}
+            assert answer["moved"] == 0
         for missing in ("tiny/cached@v2", "tiny/unknown", "tiny/partly", f"tiny/cached@{'0' * 40}"):
             expect(offline.fetch(missing), "TransientFault", "HF_HUB_OFFLINE", "unset")
-        path = Path(online["weights"][0])
+        path = kept[2]
         right = path.read_bytes()
         path.resolve().write_bytes(right[:-4])
         expect(offline.fetch("tiny/cached"), "TransientFault", "unset HF_HUB_OFFLINE", path.name)
@@ -412,7 +429,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(hub: Hub, tmp_path):
     with client(tmp_path, hub, HF_HUB_ETAG_TIMEOUT="1") as it:
         it.fetch("hf:..")  # so that start-up is not in the time
         started = time.monotonic()
-        assert content(it.fetch("tiny/stalled")) == [weights(15)]
+        assert content(it.fetch("tiny/stalled")) == [sha256(weights(15))]
         assert time.monotonic() - started < 3.5
 
 
@@ -421,6 +438,7 @@ def test_a_full_disk_is_no_fault_of_the_model(hub: Hub, tmp_path):
     hub.add("tiny/large", {"config.json": CONFIG, "model.safetensors": weights(16, 200_000)})
     disk = tmp_path / "small"
     disk.mkdir()
+    hub.fail("storage GET", ignore_range=True)  # so that the file is fetched whole
     with client(tmp_path, hub, small_disk(disk, 300), HF_HUB_CACHE=str(disk)) as it:
         expect(it.fetch("tiny/large"), "TransientFault", "cannot be stored", "No space left", "HF_HOME", "model.safetensors")
 
@@ -428,7 +446,7 @@ def test_a_full_disk_is_no_fault_of_the_model(hub: Hub, tmp_path):
 def test_no_progress_bars_where_nobody_watches(hub: Hub, tmp_path):
     hub.add("tiny/quiet", whole(17))
     with client(tmp_path, hub) as it:
-        assert content(it.fetch("tiny/quiet")) == [weights(17)]
+        assert content(it.fetch("tiny/quiet")) == [sha256(weights(17))]
         assert it.errors.read_text() == ""
 
 
