@@ -403,6 +403,14 @@ def test_an_unreachable_server(tmp_path):
 
 
 @pytest.mark.faults
+def test_an_endpoint_that_is_none_is_named(official: Path, tmp_path):
+    with client(tmp_path / "home", HF_ENDPOINT="http://hub:port") as it:
+        it.use_table("whisper", official.with_name("whisper.tsv"))
+        answer = it.fetch("whisper:tiny")
+    assert answer["error"] == "UsageError" and "HF_ENDPOINT" in answer["text"]
+
+
+@pytest.mark.faults
 def test_a_full_disk_is_no_fault_of_the_model(hub: Hub, official: Path, tmp_path):
     disk = tmp_path / "small"
     disk.mkdir()

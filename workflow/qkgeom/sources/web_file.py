@@ -19,7 +19,7 @@ from qkgeom.errors import ModelFault, TransientFault
 from qkgeom.files import locked, publish
 from qkgeom.sources.base import sha256_of, storing
 from qkgeom.sources.hub_client import PASSING, keep_trying
-from qkgeom.sources.hub_faults import SLOW_DOWN, Kind, WrongAnswer, kind_of, said
+from qkgeom.sources.hub_faults import SLOW_DOWN, Kind, WrongAnswer, kind_of, require_endpoint, said
 from qkgeom.sources.hub_file import CONTENT_RANGE
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def web_file(url: str, sha256: str, target: Path) -> int:
     Raises:
         ModelFault: the server does not have it, or another file instead.
         TransientFault: the server cannot be reached or is out of order, or the disk refuses the write.
+        UsageError: HF_ENDPOINT is no address.
     """
     with storing(target.parent):
         if _is_whole(target, sha256):
@@ -87,6 +88,7 @@ def _fetch(url: str, sha256: str, target: Path) -> None:
 
 def _fetch_rest(url: str, name: str, part: Path) -> None:
     where = f"{name} from {url}"
+    require_endpoint()  # with a wrong one the hub's client cannot even be imported
     try:
         keep_trying(partial(_append_rest, url, name, part), where)
     except Exception as error:
