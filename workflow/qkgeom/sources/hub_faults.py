@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SIGNED = re.compile(r"\(…\)\S*|\?\S+")  # the end of a long address, or its query
 _CACHE_HINT = "to use only what the hub's cache already holds, set HF_HUB_OFFLINE=1"
 _AGAIN = "then run the same command again"
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")  # a header: first byte, last byte, bytes in all
 SLOW_DOWN = (408, 425, 429)  # HTTP statuses that ask to come back later
 
 

@@ -19,8 +19,7 @@ from qkgeom.errors import ModelFault, TransientFault
 from qkgeom.files import locked, publish
 from qkgeom.sources.base import sha256_of, storing
 from qkgeom.sources.hub_client import PASSING, keep_trying
-from qkgeom.sources.hub_faults import SLOW_DOWN, Kind, WrongAnswer, kind_of, require_endpoint, said
-from qkgeom.sources.hub_file import CONTENT_RANGE
+from qkgeom.sources.hub_faults import CONTENT_RANGE, SLOW_DOWN, Kind, WrongAnswer, kind_of, require_endpoint, said
 
 if TYPE_CHECKING:
     import httpx2
