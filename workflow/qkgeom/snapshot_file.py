@@ -16,6 +16,7 @@ import shutil
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from qkgeom.containers.base import DTYPE_NAMES
 from qkgeom.errors import QkgeomError, TransientFault
 from qkgeom.files import locked, publish, refused
 
-CHUNK = 2**24  # bytes put in order at a time
+CHUNK = 2**22  # bytes put in order at a time
 BLOCK = 16  # numbers of the last axis put in order at a time
 
 
@@ -137,14 +138,26 @@ def _header(groups: Sequence[Sequence[StoredTensor]], metadata: Mapping[str, str
 
 
 def _write(file: BinaryIO, array: np.ndarray) -> str:
-    """Writes an array [d_model, head, d_head] in C order, a part at a time; gives the sha256 of its bytes."""
+    """Writes an array [d_model, head, d_head] in C order; gives the sha256 of its bytes.
+
+    While one part is written the next is put in order.
+    """
     digest = hashlib.sha256()
-    numbers = array.view(f"u{array.itemsize}")  # numpy copies bfloat16 value by value
-    rows = max(1, CHUNK * len(array) // array.nbytes)
-    for first in range(0, len(array), rows):
-        raw = memoryview(_in_order(numbers[first : first + rows]).reshape(-1).view(np.uint8))
+
+    def store(part: np.ndarray) -> None:
+        raw = memoryview(part.reshape(-1).view(np.uint8))
         digest.update(raw)
         file.write(raw)
+
+    numbers = array.view(f"u{array.itemsize}")  # numpy copies bfloat16 value by value
+    rows = max(1, CHUNK * len(array) // array.nbytes)
+    with ThreadPoolExecutor(1) as writer:
+        last = writer.submit(int)
+        for first in range(0, len(array), rows):
+            part = _in_order(numbers[first : first + rows])
+            last.result()  # no more than two parts in memory
+            last = writer.submit(store, part)
+        last.result()
     return digest.hexdigest()
 
 
