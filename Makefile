@@ -44,6 +44,7 @@ lock: $(VENV)/dev.stamp
 	cd envs && ../$(VENV)/bin/uv pip compile --universal --python-version 3.11 --no-header --no-emit-index-url -q -o dev.txt dev.in
 	$(VENV)/bin/python tools/conda_env.py
 
-# After a new timm in the lock.
+# After a new timm or openai-whisper in the lock.
 timm-table: $(VENV)/dev.stamp
 	$(VENV)/bin/python tools/timm_table.py
+	$(VENV)/bin/python tools/name_tables.py

@@ -32,7 +32,7 @@ from hub_server import Hub
 
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 REPO, N_SHARD, ROUNDS = "bench/llama", 2, 3
-RATE = 30e6  # bytes per second of a connection
+RATE = 25e6  # bytes per second of a connection; as many as there are make a gigabit line
 
 # Runs in a process of its own: the time and the peak memory of the extraction alone, imports not counted in the time.
 CHILD = """

@@ -343,6 +343,10 @@ def fetch(uri, pinned):
         weights = {file.name: sha256(file.read(0, file.size)).hexdigest() for file in files}
         answer = {"weights": weights, "origin": dict(got.origin), "opened": opened, "moved": got.moved()}
         return answer | {"config": got.config and str(got.config), "index": got.index and str(got.index)}
+def use_table(module, path):
+    import_module(module).TABLE = Path(path)
+    return {}
+
 def keep(repo, commit, *names):
     from huggingface_hub import hf_hub_download
     return {"paths": [hf_hub_download(repo, name, revision=commit) for name in names]}
@@ -364,7 +368,8 @@ for line in sys.stdin:
         answer = globals()[function](*arguments)
     except QkgeomError as error:
         answer = {"error": type(error).__name__, "text": str(error)}
-    print(json.dumps(answer | {"waits": waits, "torch": "torch" in sys.modules}), flush=True)
+    loaded = {"waits": waits, "torch": "torch" in sys.modules, "libraries": sorted({"timm", "whisper"} & set(sys.modules))}
+    print(json.dumps(answer | loaded), flush=True)
 """
 
 
@@ -408,6 +413,10 @@ class Client:
         for opening them (`opened`) and in all (`moved`), or `error` and `text`; and `waits`, the seconds asked for.
         """
         return self._ask("fetch", uri, sha256)
+
+    def use_table(self, source: str, path: Path) -> None:
+        """Puts another table of names in the place of `sources/<source>.tsv`."""
+        self._ask("use_table", f"qkgeom.sources.{source}", str(path))
 
     def keep(self, repo: str, commit: str, *names: str) -> list[Path]:
         """Has the hub's client put whole files into its cache, as any other program may have done."""

@@ -340,10 +340,33 @@ def wide_bert(seed: int) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in zip(names, shapes, strict=True)}
 
 
+def test_a_legacy_torch_file_is_fetched_whole(hub: Hub, tmp_path):
+    """It has no directory and no checksums, but the hub states a digest of the whole."""
+    import torch
+
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(
+        {name: torch.from_numpy(each) for name, each in wide_bert(22).items()}, path, _use_new_zipfile_serialization=False
+    )
+    hub.add("tiny/legacy", {"config.json": WIDE, "pytorch_model.bin": path.read_bytes()})
+    with client(tmp_path / "home", hub) as it:
+        answer = extract(it, "tiny/legacy", tmp_path / "a")
+        assert "not read by range, so the whole file is fetched" in it.errors.read_text()
+        assert answer["manifest"]["status"] == "ok", answer
+        hub.reset()
+        again = extract(it, "tiny/legacy", tmp_path / "b")  # from the hub's cache
+        assert not hub.asked("/resolve/")
+    source = answer["manifest"]["snapshots"]["final"]["source"]
+    assert source["bytes_moved"] == path.stat().st_size + len(WIDE)
+    assert again["manifest"]["snapshots"]["final"]["source"]["bytes_moved"] == len(WIDE)
+    for which, array in zip(("query", "key"), read_layer(tmp_path / "a", "final.safetensors", 0), strict=True):
+        assert np.array_equal(array.reshape(256, 256), wide_bert(22)[f"encoder.layer.0.attention.self.{which}.weight"].T)
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("spoil", "said"),
-    [("deflated", "is compressed"), ("malicious", "nothing in it was run"), ("flipped", "CRC32"), ("legacy", "legacy format")],
+    [("deflated", "is compressed"), ("malicious", "nothing in it was run"), ("flipped", "CRC32")],
 )
 def test_a_torch_archive_that_is_not_read(hub: Hub, hub_client: Client, tmp_path, spoil, said):
     import torch
@@ -354,9 +377,7 @@ def test_a_torch_archive_that_is_not_read(hub: Hub, hub_client: Client, tmp_path
 
     named: dict = {name: torch.from_numpy(each) for name, each in wide_bert(21).items()}
     path = tmp_path / "pytorch_model.bin"
-    torch.save(
-        named | ({"x": Malicious()} if spoil == "malicious" else {}), path, _use_new_zipfile_serialization=spoil != "legacy"
-    )
+    torch.save(named | ({"x": Malicious()} if spoil == "malicious" else {}), path)
     if spoil == "deflated":
         rezip(path, tmp_path / "small.bin", compression=zipfile.ZIP_DEFLATED).replace(path)
     hub.add(f"tiny/{spoil}", {"config.json": WIDE, "pytorch_model.bin": path.read_bytes()})

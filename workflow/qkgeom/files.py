@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import json
 import os
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from qkgeom.errors import TransientFault, UsageError
 
@@ -64,6 +65,17 @@ def refused(target: Path, error: OSError) -> TransientFault:
         where=target.parent,
         fix=("free disk space" if error.errno in NO_ROOM else "choose a path that can be written") + ", then run it again",
     )
+
+
+def locked(file: IO[bytes]) -> bool:
+    """Locks a file until it is closed, and says whether nobody else has it locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # this file system has no locks
+        pass
+    return True
 
 
 def make_readable(path: Path) -> None:

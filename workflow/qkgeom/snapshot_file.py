@@ -8,7 +8,6 @@ A finished file keeps its journal until `settle`, since the manifest comes last,
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import json
@@ -17,6 +16,7 @@ import shutil
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,9 @@ import numpy as np
 from qkgeom.artifacts import StoredTensor
 from qkgeom.containers.base import DTYPE_NAMES
 from qkgeom.errors import QkgeomError, TransientFault
-from qkgeom.files import publish, refused
+from qkgeom.files import locked, publish, refused
 
-CHUNK = 2**24  # bytes put in order at a time
+CHUNK = 2**22  # bytes put in order at a time
 BLOCK = 16  # numbers of the last axis put in order at a time
 
 
@@ -138,14 +138,26 @@ def _header(groups: Sequence[Sequence[StoredTensor]], metadata: Mapping[str, str
 
 
 def _write(file: BinaryIO, array: np.ndarray) -> str:
-    """Writes an array [d_model, head, d_head] in C order, a part at a time; gives the sha256 of its bytes."""
+    """Writes an array [d_model, head, d_head] in C order; gives the sha256 of its bytes.
+
+    While one part is written the next is put in order.
+    """
     digest = hashlib.sha256()
-    numbers = array.view(f"u{array.itemsize}")  # numpy copies bfloat16 value by value
-    rows = max(1, CHUNK * len(array) // array.nbytes)
-    for first in range(0, len(array), rows):
-        raw = memoryview(_in_order(numbers[first : first + rows]).reshape(-1).view(np.uint8))
+
+    def store(part: np.ndarray) -> None:
+        raw = memoryview(part.reshape(-1).view(np.uint8))
         digest.update(raw)
         file.write(raw)
+
+    numbers = array.view(f"u{array.itemsize}")  # numpy copies bfloat16 value by value
+    rows = max(1, CHUNK * len(array) // array.nbytes)
+    with ThreadPoolExecutor(1) as writer:
+        last = writer.submit(int)
+        for first in range(0, len(array), rows):
+            part = _in_order(numbers[first : first + rows])
+            last.result()  # no more than two parts in memory
+            last = writer.submit(store, part)
+        last.result()
     return digest.hexdigest()
 
 
@@ -178,7 +190,7 @@ def _new(
 ) -> tuple[Path, SnapshotFile]:
     path = _unfinished(target)
     data = opened.enter_context(path.open("xb"))
-    _locked(data)
+    locked(data)
     journal = opened.enter_context(_journal_of(path).open("xb"))
     data.write(header)
     data.flush()
@@ -195,7 +207,7 @@ def _taken_up(
     for path in sorted(target.parent.glob(f".*.partial.{glob.escape(target.name)}")):
         with suppress(FileNotFoundError), ExitStack() as files:
             data = files.enter_context(path.open("r+b"))
-            if not _locked(data) or not os.path.samestat(os.fstat(data.fileno()), path.stat()):
+            if not locked(data) or not os.path.samestat(os.fstat(data.fileno()), path.stat()):
                 continue  # being written, or just finished
             journal = files.enter_context(_journal_of(path).open("r+b"))
             if taken is None and journal.readline() == first_line:
@@ -243,14 +255,3 @@ def _journal_of(path: Path) -> Path:
 
 def _settled_journal(target: Path) -> Path:
     return target.with_name(f".{target.name}.journal")
-
-
-def _locked(file: BinaryIO) -> bool:
-    """Locks a file, and says whether nobody else has."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # this file system has no locks
-        pass
-    return True

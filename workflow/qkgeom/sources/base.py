@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from qkgeom.byte_files import ByteFile, Wanted, fetch_nothing
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, TransientFault
 
 T = TypeVar("T")  # PEP 695 needs Python 3.12
 
@@ -165,6 +166,25 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("QKGEOM_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkgeom"
+
+
+@contextmanager
+def storing(folder: Path) -> Iterator[None]:
+    """Raises a TransientFault if the block cannot write to a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise no_room(folder, error) from error
+
+
+def no_room(folder: Path, found: object) -> TransientFault:
+    """The error for a download that the disk refuses."""
+    return TransientFault(
+        "a download cannot be stored",
+        where=folder,
+        found=found,
+        fix="free disk space, or set QKGEOM_CACHE and TMPDIR to folders with room, then run the same command again",
+    )
 
 
 def _require_all_shards(shards: list[str], where: object) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _SIGNED = re.compile(r"\(…\)\S*|\?\S+")  # the end of a long address, or its query
 _CACHE_HINT = "to use only what the hub's cache already holds, set HF_HUB_OFFLINE=1"
 _AGAIN = "then run the same command again"
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")  # a header: first byte, last byte, bytes in all
+SLOW_DOWN = (408, 425, 429)  # HTTP statuses that ask to come back later
 
 
 class WrongAnswer(Exception):
@@ -46,7 +48,7 @@ def kind_of(error: BaseException) -> Kind | None:
 
     error = innermost(error)
     if (status := status_of(error)) is not None:
-        if status in (408, 425, 429):
+        if status in SLOW_DOWN:
             return Kind.BUSY
         # A storage server's 403 means that the address which the hub signed has expired; it says nothing of the model.
         return Kind.DOWN if status >= 500 or not is_at_hub(str(error.response.url)) else Kind.REFUSED

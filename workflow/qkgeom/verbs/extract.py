@@ -17,7 +17,7 @@ from qkgeom.extraction import failed_manifest
 
 
 def command(
-    uri: Annotated[str, Argument(help="hf:org/name@revision, pypi:package==version/path, file:path")],
+    uri: Annotated[str, Argument(help="hf:org/name@revision, timm:name, whisper:size, pypi:package==version/path, file:path")],
     output: Annotated[Path, Option("--output", "-o", help="folder of the artifact")],
     model: Annotated[str | None, Option(help="id of the model; the folder's name by default")] = None,
     layout: Annotated[str | None, Option(help="layout; by default the one for config.json's model_type")] = None,

@@ -29,8 +29,8 @@ def command(
     targets: Annotated[
         list[str],
         Argument(
-            help="an artifact's folder or id, hf:org/name@revision, pypi:..., file:..., a path, a hub id; with --in-place "
-            "artifacts only, as many as you like"
+            help="an artifact's folder or id, hf:org/name@revision, timm:name, whisper:size, pypi:..., file:..., a path, a "
+            "hub id; with --in-place artifacts only, as many as you like"
         ),
     ],
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
