@@ -176,10 +176,10 @@ def _ranges(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
 
 def _identity(checkpoint: Checkpoint, layout: Layout) -> dict[str, object]:
     """What the stored bytes depend on: the files and the code."""
-    return {
-        "files": sorted({container.file.identity for container in checkpoint.where.values()}),
-        "code": code_digest("extraction", type(layout).__module__.removeprefix("qkgeom.")),
-    }
+    containers = checkpoint.where.values()
+    readers = sorted({type(each).__module__.removeprefix("qkgeom.") for each in (layout, *containers)})
+    files = sorted({container.file.identity for container in containers})
+    return {"files": files, "code": code_digest("extraction", *readers)}
 
 
 def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> dict[str, object]:

@@ -66,7 +66,7 @@ def extract_files(wildcards):
 def extract_code(wildcards):
     """Digest of the code that reads this model: its own layout and source, not the others'."""
     row = ALL_MODELS[wildcards.model]
-    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "gguf")]
+    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
     sources = [source_module(row.uri), *([source_module("file:snapshot")] if row.model in TRAINED else [])]
     own = [f"layouts.{layout_named(row.layout).file.stem}", *(name.removeprefix("qkgeom.") for name in sources)]
     return code_digest("verbs.extract", *containers, *own)

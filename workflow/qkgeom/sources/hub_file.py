@@ -161,9 +161,9 @@ class HubFile(ByteFile):
         url = hf_hub_url(repo, self.name, revision=self.listing.commit)
         found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         size = self.listing.sizes.get(self.name) or found.size
-        if found.commit_hash != self.listing.commit or found.size != size or size is None:
+        if found.commit_hash != self.listing.commit or size is None or found.size not in (None, size):
             raise FileMetadataError(f"{found.size} bytes of commit {found.commit_hash}, not {size} of {self.listing.commit}")
-        return Location(found.location, found.size)
+        return Location(found.location, size)
 
     def _renew(self, location: Location) -> None:
         """Has the hub asked again, unless another thread has done so."""

@@ -80,7 +80,7 @@ class ReadAhead:
         self.waiting: deque[Span] = deque()  # in order; the first few are on their way
         self.current: Span | None = None
         self.held = self.budget = 0
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a buffer may be released while another is counted
 
     def expect(self, groups: Sequence[Sequence[Wanted]]) -> None:
         """Says what will be read, in order. Ranges of one group are merged where they are neighbours."""
