@@ -22,7 +22,7 @@ figures: setup
 	$(SNAKEMAKE)
 
 test: $(VENV)/dev.stamp
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 bench: setup
 	PYTHONPATH=workflow $(VENV)/bin/python bench/run.py
