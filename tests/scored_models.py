@@ -25,6 +25,7 @@ def summary_row(model: str, role: str, n_params: int | None, n_layers: int, scor
         "label": model,
         "role": role,
         "group": "language",
+        "same_as": None,
     }
     for score in SCORES:
         quartiles = (scores or {}).get(score, (0.1, 0.0, 0.2) if scores is not None else (None, None, None))

@@ -186,8 +186,10 @@ def test_show_prints_a_manifest_readably(artifact):
 
 def test_models_lists_the_table(tmp_path):
     result = qkgeom("models", cwd=tmp_path)
-    assert "all-minilm-l6-v2" in result.stdout
+    assert "all-minilm-l6-v2" in result.stdout and "run:" not in result.stdout
     assert result.returncode == 0
+    listed = qkgeom("models", "--preset", "mini", cwd=tmp_path).stdout
+    assert "all-minilm-l6-v2" in listed and "mini.t5.s0.decoder" in listed and "smoke." not in listed
 
 
 def test_every_verb_explains_itself():

@@ -20,7 +20,7 @@ training:
   corpora: {vocab_size: 400, longest: 20000}
   defaults: {accumulation: 1, warmup: 2, weight_decay: 0.01, log_every: 2, save_every: 6, heldout_batches: 1}
   families:
-    custom: {d_model: 16, n_head: 2, length: 8, batch: 4, steps: 12, learning_rate: 0.003}
+    custom: {d_model: 16, n_head: 2, length: 8, dropout: 0.0, init_std: 0.07, batch: 4, steps: 12, learning_rate: 0.003}
 """
 ZIP = "data/jigsaw-toxic-comment-classification-challenge.zip"  # as config.yaml says
 

@@ -12,11 +12,12 @@ from qkgeom.acquisition import acquire
 from qkgeom.artifacts import read_layer
 from qkgeom.checkpoint import read_config
 from qkgeom.errors import UsageError
+from qkgeom.files import UMASK
 from qkgeom.layouts import layout_for, layout_named
 from qkgeom.scoring import score_artifact
 from qkgeom.training import families, loop
 from qkgeom.training.digits import SIDE, Digits, MaskedDigits, patch_size
-from qkgeom.training.families.base import Recipe
+from qkgeom.training.families.base import Recipe, entropy
 from qkgeom.training.losses import mean_loss
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.sequences import IGNORED
@@ -73,6 +74,37 @@ def test_families_are_found_by_their_files():
         families.load("base")
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gpt2", {"dropout": 0.1}, "family gpt2 has no dropout"),
+        ("custom", {"objective": "autoregressive", "init": "symmetric"}, "a symmetric start is for encoders"),
+        ("bert", {"init": "symmetric"}, "family bert has no such init"),
+        ("vit", {"n_head": 3}, "the heads do not divide the width"),
+    ],
+)
+def test_a_recipe_that_the_family_does_not_have_is_refused(name, change, message):
+    with pytest.raises(UsageError, match=message):
+        families.load(name).require_buildable(replace(recipe(name), **change))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if families.load(name).has_dropout])
+def test_dropout_and_initial_weights_are_those_of_the_recipe(name):
+    model = families.load(name).build(replace(recipe(name), d_model=64, dropout=0.3, init_std=0.11), CORPUS)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}
+    (query,) = (value for key, value in model.named_parameters() if "layer.0.attention.self.query.weight" in key)
+    assert float(query.detach().std()) == pytest.approx(0.11, rel=0.1)
+
+
+def test_entropy_of_few_draws_is_not_too_low():
+    rng = np.random.default_rng(0)
+    drawn = [np.unique(rng.integers(0, 100, 400), return_counts=True)[1] for _ in range(50)]
+    plain = [-(counts / 400 * np.log(counts / 400)).sum() for counts in drawn]
+    assert np.mean(plain) < np.log(100) - 0.1
+    assert np.mean([entropy(counts) for counts in drawn]) == pytest.approx(np.log(100), abs=0.01)
+    assert entropy(np.array([7])) == 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_family_learns_and_goes_on_as_if_never_killed(name, tmp_path):
     family = families.load(name)
@@ -127,6 +159,8 @@ def test_query_and_key_weights_are_extracted_from_the_native_checkpoint_and_scor
         assert [0 < abs(row["symmetry"]) < 0.5 for row in scores] == [True, True]  # random weights
     kept, everything = (_bytes(tmp_path / kind) for kind in ("partial", "whole"))
     assert kept < everything / 2
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert modes == {0o666 & ~UMASK}  # others may read them too
 
 
 def _bytes(folder):
@@ -215,18 +249,19 @@ class _Constant(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "vit", "whisper"])
-def test_the_best_constant_prediction_gains_nothing_and_any_other_less(name):
+def test_the_best_constant_prediction_gains_no_more_than_the_correction_and_any_other_less(name):
     family = families.load(name)
     data = family.data(recipe(name), CORPUS)
     heldout = data.heldout_batches(8, 4)
     targets = torch.cat([batch["labels"].flatten() for batch in heldout])
     counts = torch.bincount(targets[targets != IGNORED], minlength=40).double()
     best = family.measure(_Constant(counts / counts.sum()), data, heldout)
-    assert best.gain == pytest.approx(0, abs=1e-6)
+    corrected = 0 if family.metric == "accuracy" else float((counts > 0).sum() - 1) / (2 * float(counts.sum()))
+    assert best.gain == pytest.approx(corrected, abs=1e-6)
     rare = int(torch.where(counts > 0, counts, torch.inf).argmin())
     worse = counts.clone()
     worse[rare] = 2 * counts.max()
-    assert family.measure(_Constant(worse / worse.sum()), data, heldout).gain < -0.01
+    assert family.measure(_Constant(worse / worse.sum()), data, heldout).gain < corrected - 0.01
 
 
 def test_a_causal_model_is_measured_on_the_tokens_that_it_predicts(tmp_path):
@@ -238,8 +273,7 @@ def test_a_causal_model_is_measured_on_the_tokens_that_it_predicts(tmp_path):
         logits = model.eval()(input_ids=batch["input_ids"]).logits[:, :-1]
     measured = family.measure(model, data, [batch])
     assert measured.value == pytest.approx(float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), predicted)), rel=1e-5)
-    shares = np.bincount(predicted) / len(predicted)
-    assert measured.baseline == pytest.approx(-sum(p * np.log(p) for p in shares if p), rel=1e-5)
+    assert measured.baseline == pytest.approx(entropy(np.unique(predicted, return_counts=True)[1]), rel=1e-5)
 
 
 def test_spans_put_back_give_the_text():

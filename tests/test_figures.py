@@ -96,7 +96,8 @@ def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
     inputs = inputs_for(tmp_path, FIGURES[name].group)
     stem = tmp_path / "out v1.2" / name
     figures.render(name, inputs, stem)
-    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.csv", f"{name}.pdf", f"{name}.png"]
+    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in ("csv", "md", "pdf", "png")]
+    assert FIGURES[name].caption in (stem.parent / f"{name}.md").read_text()
     module = importlib.import_module(f"qkgeom.figures.{name}")
     expected = module.numbers(inputs)
     assert len(expected)
@@ -162,6 +163,13 @@ def test_a_series_is_shown_by_its_last_snapshot(tmp_path):
     assert numbers["symmetry_median"].tolist() == [0.3]
 
 
+def test_models_of_the_same_weights_are_shown_once(tmp_path):
+    rows = [summary_row(name, "encoder", 10**6, 2, {}) for name in ("wavlm", "other")]
+    rows.insert(1, summary_row("wavlm-sd", "encoder", 10**6, 2, {}, same_as="wavlm"))
+    rows += [summary_row(f"musicgen-{k}", "encoder", 10**6, 2, {}, same_as="t5 of another figure") for k in range(2)]
+    assert list(_numbers(tmp_path, rows)["model"]) == ["musicgen-0", "other", "wavlm"]
+
+
 def test_a_model_called_na_keeps_its_name_and_a_missing_label_is_the_model(tmp_path):
     rows = [summary_row("NA", "encoder", 10**6, 4, {}), summary_row("nan", "decoder", 10**7, 4, {}, label=None)]
     numbers = scores_language.numbers(Inputs(summary=write_summary(tmp_path / "summary.csv", rows)))
@@ -189,6 +197,15 @@ def test_the_towers_of_one_model_stand_side_by_side(tmp_path):
     places = sorted(float(x) for marks in axes.containers for x in marks.lines[0].get_xdata())
     assert places[0] < 10**6 < places[1] < 1.1 * places[0] * 1.1
     assert places[2] == 10**7
+
+
+def test_models_of_nearly_the_same_size_stand_side_by_side_and_not_far_from_it(tmp_path):
+    rows = [summary_row(f"m{k}", "decoder", 10**6 + k, 2, {}) for k in range(3)]
+    many = [summary_row(f"n{k}", "decoder", 10**8, 2, {}) for k in range(40)]
+    axes = _draw(_numbers(tmp_path, [*rows, *many])).axes[0]
+    places = np.log(sorted(float(x) for marks in axes.containers for x in marks.lines[0].get_xdata()))
+    assert np.diff(places[:3]) == pytest.approx(0.1) and places[1] == pytest.approx(np.log(10**6), abs=1e-4)
+    assert np.abs(places[3:] - np.log(10**8)).max() == pytest.approx(0.15)
 
 
 def test_colour_and_marker_tell_the_roles_and_open_ones_the_shallow(tmp_path):
@@ -379,7 +396,7 @@ def test_the_command_line_draws(tmp_path):
     stem = tmp_path / "out" / "corner"
     result = qkgeom("figure", "wqk_examples", "--example", f"encoder={folder}:0", "--output", str(stem))
     assert result.returncode == 0, result.stderr
-    assert {path.suffix for path in stem.parent.iterdir()} == {".pdf", ".png", ".csv"}
+    assert {path.suffix for path in stem.parent.iterdir()} == {".pdf", ".png", ".csv", ".md"}
 
 
 def _numbers(folder: Path, rows: list[dict]) -> pd.DataFrame:

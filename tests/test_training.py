@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -694,3 +695,10 @@ def test_progress_in_a_log(corpus, tmp_path, monkeypatch, caplog):
     lines = [record.getMessage() for record in caplog.records if " of 40: " in record.getMessage()]
     assert len(lines) == STEPS + 1 and lines[0].startswith(f"{RUN}: step 1 of 40: loss -, ")
     assert lines[-1].startswith(f"{RUN}: step 40 of 40: loss 5.") and lines[-1].endswith(" steps/s, 0:00:00 left")
+
+
+def test_a_run_that_reads_a_corpus_needs_one(tmp_path):
+    result = typed(["train", "mini.vit.s0", "mini.bert.s0", "--output", str(tmp_path)], tmp_path)
+    assert result.returncode == 2
+    (found,) = re.findall("found: *(.*)", result.stderr)
+    assert found == "mini.bert.s0" and "give --corpora" in result.stderr

@@ -10,7 +10,7 @@ from qkgeom import tables
 from qkgeom.rendering import Inputs
 from qkgeom.tables import claims, symmetric_init, training_runs
 from qkgeom.tables._evidence import ENOUGH, LEVEL, MIXED, NONE, SUPPORTED, UNSUPPORTED, sign_test, verdict
-from qkgeom.tables._initialisations import WINDOW, smoothed, step_reached
+from qkgeom.tables._initialisations import WINDOW, difference, smoothed, step_reached
 from qkgeom.trajectories import pairs
 from trained_models import Run, write_tables, write_training
 
@@ -111,6 +111,23 @@ def test_the_papers_own_losses_give_its_speed_up():
     assert speed_up("bert_small--encoder--wikipedia") == pytest.approx(0.73, abs=0.01)
     assert speed_up("bert_small--encoder--red_pajama") == pytest.approx(0.69, abs=0.01)
     assert speed_up("bert--encoder--jigsaw") is None
+
+
+def test_losses_of_the_same_batches_are_compared_point_by_point():
+    ours = pd.DataFrame({"step": STEPS, "loss": [5.0, 3.0, 4.0, 2.0, 3.0]})
+    others = pd.DataFrame({"step": STEPS, "loss": [5.1, 3.2, 4.1, 2.2, 3.4]})
+    gap, error = difference(ours, others)
+    assert gap == pytest.approx(-0.2)
+    assert error == pytest.approx(2.776 * np.std([0.1, 0.2, 0.1, 0.2, 0.4], ddof=1) / 5**0.5, rel=1e-3)
+    earlier = pd.DataFrame({"step": [0, *STEPS], "loss": [99.0, *others["loss"]]})
+    assert difference(ours, earlier) == pytest.approx((gap, error))
+    assert np.isnan(difference(ours, others.head(1))).all()
+
+
+def test_the_difference_is_printed_with_its_interval(tmp_path):
+    curves = {DEFAULT: [6.0, 5.0, 4.0, 3.0, 2.0], SYMMETRIC: [5.0, 4.0, 3.0, 2.0, 1.0]}
+    (row,) = symmetric_init.printed(table_of(tmp_path, curves)).to_dict("records")
+    assert row[("Training loss", "Difference")] == "-1.000 ± 0.000"
 
 
 # pairs
@@ -246,7 +263,8 @@ def test_a_pair_that_cannot_be_compared_is_listed_with_the_reason_and_not_counte
         ([6, 5, 4, 3, 2], [5, 4, 3, 2, 1], "ok", 0.4, "for"),
         ([6, 5, 4, 3, 2], [6, 5, 4, 3, 2], "ok", 0.0, "neither"),
         ([5, 4, 3, 2, 1], [6, 5, 4, 3, 2], "ok", 0.0, "against"),
-        ([4, 4, 4, 4, 4], [4, 4, 4, 4, 9], "ok", 0.8, "against"),  # sooner, but it ends higher
+        ([4, 4, 4, 4, 4], [4, 5, 5, 5, 5], "ok", 0.8, "against"),  # sooner, but it ends higher
+        ([4, 4, 4, 4, 4], [4, 4, 4, 4, 3.9], "ok", 0.8, "neither"),  # one lucky batch
         ([6, 5, 4, 3, 2], [5, 4], "diverged", None, "against"),
         ([6, 5, 4, 3, 2], [5, 4], "failed", None, None),
     ],

@@ -18,7 +18,8 @@ training:
   require_margins: false
   corpora: {vocab_size: 400, longest: 20000}
   defaults:
-    {batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01, log_every: 2, save_every: 6}
+    {dropout: 0.0, init_std: 0.07, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01,
+     log_every: 2, save_every: 6}
   families:
     custom: {d_model: 16, n_head: 2, length: 8, heldout_batches: 2, snapshots: [0, 4, 12]}
     t5: {d_model: 16, n_head: 2, length: 32, heldout_batches: 2}

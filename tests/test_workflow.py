@@ -270,6 +270,8 @@ def test_a_wrong_knob_is_one_clear_error(finished, knob, message):
         ({"model": "x/../y", "uri": "file:x"}, "model has a value that is not allowed"),
         ({"model": "x", "uri": "::"}, "neither a URI nor an existing path"),
         ({"model": "x", "uri": "file:x", "role": "coder"}, "role has a value that is not allowed"),
+        ({"model": "x", "uri": "file:x", "same_as": "y"}, "same_as names no model"),
+        ({"model": "x", "uri": "file:x", "presets": "mini,mimi"}, "a row names an unknown preset"),
     ],
 )
 def test_a_wrong_row_is_one_clear_error_that_names_it(finished, tmp_path, cells, message):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger(__name__)
-DESCRIPTION = ("label", "group", "role", "n_params")  # of models.tsv, so that a figure needs no other file
+DESCRIPTION = ("label", "group", "role", "n_params", "same_as")  # of models.tsv, so that a figure needs no other file
 RUN_COLUMNS = (
     *("model", "run", "seed", "label", "group", "role", "objective", "family"),
     *("corpus", "depth", "init", "steps", "status", "heldout_loss", "metric", "value", "baseline", "gain", "margin"),

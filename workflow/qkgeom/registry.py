@@ -32,6 +32,8 @@ class Model:
     n_head: str = ""
     n_kv_head: str = ""
     n_params: str = ""
+    qk_params: str = ""
+    same_as: str = ""
     note: str = ""
 
     @property
@@ -44,15 +46,22 @@ def read_models(path: Path = MODELS) -> dict[str, Model]:
     """Every row by id.
 
     Raises:
-        UsageError: a row does not fit the schema, two rows share an id, a layout or kind of URI does not exist.
+        UsageError: a row does not fit the schema, two rows share an id, a layout, a kind of URI or a model that a row
+            is the same as does not exist.
     """
     models: dict[str, Model] = {}
+    places: dict[str, str] = {}
     for where, cells in read_rows(path, "models"):
         model = Model(**cells)
         if model.model in models:
             raise UsageError(f"two rows have the id {model.model}", where=where, fix="give one of them another id")
         _require_known(model, where)
         models[model.model] = model
+        places[model.model] = where
+    for model in models.values():
+        if model.same_as and (model.same_as not in models or models[model.same_as].same_as):
+            expected = "the id of a row that is itself the same as no other"
+            raise UsageError("same_as names no model", where=places[model.model], found=model.same_as, expected=expected)
     return models
 
 

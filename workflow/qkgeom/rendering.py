@@ -29,6 +29,7 @@ TEXT = (
     "label",
     "role",
     "group",
+    "same_as",
     "snapshot",
     "head",
     "split",
@@ -109,6 +110,8 @@ class Inputs:
     def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
         """The scored models of a group, each by its last snapshot: encoders, then decoders, by size and name.
 
+        Of models with the same weights, the first of models.tsv.
+
         Args:
             group: value of the summary's column of this name.
             columns: those wanted.
@@ -116,12 +119,13 @@ class Inputs:
         Raises:
             QkgeomError: the summary cannot be read, lacks a column, or has a role that is none.
         """
-        needed = dict.fromkeys([*columns, "model", "label", "role", "group", "n_params", "symmetry_median"])
+        needed = dict.fromkeys([*columns, "model", "label", "role", "group", "n_params", "symmetry_median", "same_as"])
         table = self.read("summary", list(needed))
         table = table[(table["group"] == group) & table["symmetry_median"].notna()]
         if strange := set(table["role"]) - set(ROLES):
             raise QkgeomError("a summary of scores has an unknown role", where=self.summary, found=strange, expected=ROLES)
         table = table.drop_duplicates("model", keep="last")
+        table = table[~table["same_as"].fillna(table["model"]).duplicated()]
         table = table.assign(label=table["label"].fillna(table["model"]), rank=table["role"].map(ROLES.index))
         return table.sort_values(["rank", "n_params", "label"], ignore_index=True)[list(columns)]
 

@@ -157,7 +157,7 @@ def collect_runs():
 
 def collect_rows(wildcards):
     """What the summary says of the models, so that an edited row is collected again."""
-    return [[model.model, model.label, model.group, model.role, model.n_params] for model in MODELS.values()]
+    return [[model.model, model.label, model.group, model.role, model.n_params, model.same_as] for model in MODELS.values()]
 
 
 def drawn(spec):

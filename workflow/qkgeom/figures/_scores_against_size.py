@@ -23,7 +23,7 @@ PANELS = {
 COLUMNS = ["model", "label", "role", "n_params", "n_layers", *(f"{s}_{q}" for s in PANELS for q in ("median", "q1", "q3"))]
 FEW_LAYERS = 3  # with fewer, quartiles over layers say little
 ASIDE = 0.1  # closer neighbours on the axis (natural logarithm) are moved this far apart
-MOST_ASIDE = 1.5  # but none farther from their middle, in the same unit
+MOST_ASIDE = 0.15  # but none farther from their middle, in the same unit
 FEW_MODELS = 12  # up to so many are named in the figure
 
 
@@ -113,12 +113,13 @@ def _sizes(numbers: pd.DataFrame) -> np.ndarray:
     """
     known = numbers["n_params"].dropna().astype(float)
     first = 10 ** np.floor(np.log10(known.min())) if len(known) else 1.0
-    sizes = np.log(numbers["n_params"].astype(float).fillna(first / 10).to_numpy())
-    order = np.argsort(sizes, kind="stable")
-    for alike in np.split(order, np.flatnonzero(np.diff(sizes[order]) > ASIDE) + 1):
-        places = np.linspace(-1, 1, len(alike)) * ASIDE * min(0.5 * (len(alike) - 1), MOST_ASIDE)
-        sizes[alike] = sizes[alike].mean() + places
-    return np.exp(sizes)
+    sizes = numbers["n_params"].astype(float).fillna(first / 10).to_numpy()
+    logs = np.log(sizes)
+    order = np.argsort(logs, kind="stable")
+    for alike in np.split(order, np.flatnonzero(np.diff(logs[order]) > ASIDE) + 1):
+        places = np.linspace(-1, 1, len(alike)) * min(0.5 * (len(alike) - 1) * ASIDE, MOST_ASIDE)
+        logs[alike] = logs[alike].mean() + places
+    return sizes * np.exp(logs - np.log(sizes))
 
 
 def _scale_sizes(axes: Axes, n_params: pd.Series) -> None:
