@@ -294,6 +294,7 @@ def test_a_byte_that_changes_on_the_way(hub: Hub, hub_client: Client, tmp_path):
         (safetensors({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}}, bytes(8)), "in 8 bytes"),
         ((10**12).to_bytes(8, "little") + b"{}", "announce"),
         (b"{}", "announce"),
+        (b"", "is empty"),
     ],
 )
 def test_a_header_that_is_none_is_the_models_fault(hub: Hub, hub_client: Client, tmp_path, request, file, said):

@@ -97,12 +97,13 @@ class HubFile(ByteFile):
 
     def fetch_into(self, start: int, view: memoryview) -> None:
         """Fills `view` with the bytes from `start` on, by range, or from the whole file if ranges are ignored."""
-        if self.whole is None:
+        if self.whole is None and len(view):  # there is no empty range
             try:
-                return ask(partial(self._fetch, start, view), self.listing.repo, where=str(self))
+                ask(partial(self._fetch, start, view), self.listing.repo, where=str(self))
             except _RangesIgnored:
                 self._take_whole("the server ignores byte ranges")
-        view[:] = self.whole.read(start, start + len(view))
+        if self.whole is not None:
+            view[:] = self.whole.read(start, start + len(view))
 
     def local(self) -> Path:
         """The whole file, in the hub's cache."""
