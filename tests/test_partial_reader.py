@@ -418,6 +418,29 @@ def test_an_index_that_names_what_is_not_there(hub: Hub, hub_client: Client, tmp
     assert not list(tmp_path.rglob("escape*"))
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_what_is_kept_of_earlier_runs_is_checked(hub: Hub, tmp_path, damage):
+    """Headers, config.json and index in the cache: what is damaged is fetched again."""
+    files = sharded(14)
+    hub.add("tiny/kept", files)
+    with client(tmp_path / "home", hub) as it:
+        extract(it, "tiny/kept", tmp_path / "a")
+        kept = [path for path in (it.home / "qkgeom").rglob("*") if path.is_file()]
+        assert len(kept) == 5
+        for path in kept:
+            content = bytearray(path.read_bytes())
+            content[-9] ^= 1
+            path.write_bytes({"flipped": content, "cut": content[:-9], "empty": b""}[damage])
+        hub.reset()
+        answer = extract(it, "tiny/kept", tmp_path / "b")
+    assert answer["manifest"]["status"] == "ok", answer
+    assert_llama(tmp_path / "b", 14)
+    served = sum(each.sent for each in hub.log if each.side == "storage" or "/resolve/" in each.path)
+    assert served == needed(files, 14) + len(files["config.json"]) + len(files[INDEX])
+    assert (tmp_path / "a" / "manifest.json").read_bytes() == (tmp_path / "b" / "manifest.json").read_bytes()
+
+
 # kills
 
 
