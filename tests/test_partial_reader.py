@@ -294,6 +294,7 @@ def test_a_byte_that_changes_on_the_way(hub: Hub, hub_client: Client, tmp_path):
         (safetensors({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}}, bytes(8)), "in 8 bytes"),
         ((10**12).to_bytes(8, "little") + b"{}", "announce"),
         (b"{}", "announce"),
+        (b"", "is empty"),
     ],
 )
 def test_a_header_that_is_none_is_the_models_fault(hub: Hub, hub_client: Client, tmp_path, request, file, said):
@@ -415,6 +416,29 @@ def test_an_index_that_names_what_is_not_there(hub: Hub, hub_client: Client, tmp
     manifest = extract(hub_client, repo, tmp_path / "a")["manifest"]
     assert manifest["status"] == "failed" and said in manifest["reason"], manifest
     assert not list(tmp_path.rglob("escape*"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_what_is_kept_of_earlier_runs_is_checked(hub: Hub, tmp_path, damage):
+    """Headers, config.json and index in the cache: what is damaged is fetched again."""
+    files = sharded(14)
+    hub.add("tiny/kept", files)
+    with client(tmp_path / "home", hub) as it:
+        extract(it, "tiny/kept", tmp_path / "a")
+        kept = [path for path in (it.home / "qkgeom").rglob("*") if path.is_file()]
+        assert len(kept) == 5
+        for path in kept:
+            content = bytearray(path.read_bytes())
+            content[-9] ^= 1
+            path.write_bytes({"flipped": content, "cut": content[:-9], "empty": b""}[damage])
+        hub.reset()
+        answer = extract(it, "tiny/kept", tmp_path / "b")
+    assert answer["manifest"]["status"] == "ok", answer
+    assert_llama(tmp_path / "b", 14)
+    served = sum(each.sent for each in hub.log if each.side == "storage" or "/resolve/" in each.path)
+    assert served == needed(files, 14) + len(files["config.json"]) + len(files[INDEX])
+    assert (tmp_path / "a" / "manifest.json").read_bytes() == (tmp_path / "b" / "manifest.json").read_bytes()
 
 
 # kills

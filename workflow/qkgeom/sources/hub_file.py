@@ -95,12 +95,13 @@ class HubFile(ByteFile):
 
     def fetch_into(self, start: int, view: memoryview) -> None:
         """Fills `view` with the bytes from `start` on, by range, or from the whole file if ranges are ignored."""
-        if self.whole is None:
+        if self.whole is None and len(view):  # there is no empty range
             try:
-                return ask(partial(self._fetch, start, view), self.listing.repo, where=str(self))
+                ask(partial(self._fetch, start, view), self.listing.repo, where=str(self))
             except _RangesIgnored:
                 self._take_whole("the server ignores byte ranges")
-        view[:] = self.whole.read(start, start + len(view))
+        if self.whole is not None:
+            view[:] = self.whole.read(start, start + len(view))
 
     def local(self) -> Path:
         """The whole file, in the hub's cache."""
@@ -126,7 +127,7 @@ class HubFile(ByteFile):
                 logger.warning("%s: %s, so the whole file is fetched (%d bytes)", self, reason, self.size)
                 self.whole = LocalFile(download(self.listing, self.name), self.name)
 
-    def _fetch(self, start: int, view: memoryview, repo: str) -> None:
+    def _fetch(self, start: int, view: memoryview, _repo: str) -> None:
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
@@ -187,13 +188,12 @@ class HubFile(ByteFile):
 
 
 def _fill(view: memoryview, answer: httpx2.Response) -> None:
+    """Takes an answer's body into `view`, which it has to fill exactly."""
     done = 0
     for chunk in answer.iter_raw():
         if done + len(chunk) > len(view):
-            break
+            raise WrongAnswer(f"more than {len(view)} bytes")
         view[done : done + len(chunk)] = chunk
         done += len(chunk)
-    else:
-        if done == len(view):
-            return
-    raise WrongAnswer(f"{done} bytes and more or less than these, expected {len(view)}")
+    if done < len(view):
+        raise WrongAnswer(f"{done} bytes of {len(view)}")
