@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from safetensors.numpy import save
 import hub_server
 from checkpoints import bert_config, bert_tensors
 from hub_server import Client, Hub, client
-from project import ROOT, Project, row
+from project import ROOT, Project, row, write_models
 from qkgeom.artifacts import read_manifest
 from qkgeom.errors import UsageError
 from qkgeom.lock import LOCK, Pin, pinned_uri, read_lock, write_lock
@@ -30,12 +29,7 @@ def bert(seed: int) -> dict[str, bytes]:
 
 def table(path: Path, **uris: str) -> Path:
     """A table of models, id -> URI."""
-    columns = (ROOT / "workflow/models.tsv").read_text().splitlines()[0].split("\t")
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, delimiter="\t", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row(name.replace("_", "-"), uri) for name, uri in uris.items())
-    return path
+    return write_models(path, [row(name.replace("_", "-"), uri) for name, uri in uris.items()])
 
 
 def lock(it: Client, models: Path, *more: str) -> subprocess.CompletedProcess[str]:

@@ -28,6 +28,7 @@ class Listing:
         commit: what that is, 40 hexadecimal digits.
         files: name -> digest, a sha256 (large files) or a git object id (small ones), or None where none is stated.
         sizes: name -> bytes, where stated.
+        gated: whether its files are for those only who accepted its licence.
     """
 
     repo: str
@@ -35,6 +36,7 @@ class Listing:
     commit: str
     files: Mapping[str, str | None]
     sizes: Mapping[str, int | None] = field(default_factory=dict)
+    gated: bool = False
 
     def __str__(self) -> str:
         return f"{self.repo}@{self.revision}"
@@ -86,7 +88,8 @@ def look_up(repo: str, revision: str) -> Listing:
         with suppress(TransientFault, OSError):
             write_text(cache_of(repo) / "refs" / revision, commit)
     files = {name: _known(digest) for name, digest in stated.items()}
-    return Listing(repo, revision, commit, files, {name: entry.size for name, entry in entries.items()})
+    sizes = {name: entry.size for name, entry in entries.items()}
+    return Listing(repo, revision, commit, files, sizes, gated=bool(info.gated))
 
 
 def look_up_in_cache(repo: str, revision: str) -> Listing | None:
