@@ -263,7 +263,8 @@ class _Handler(BaseHTTPRequestHandler):
         if what in ("info", "revision"):
             siblings = [_entry(path, content, "rfilename") for path, content in files.items()]
             plain = name.removeprefix("datasets/")
-            return _json({"id": plain, "modelId": plain, "sha": commit, "siblings": siblings})
+            gated = "manual" if repo.gated else False
+            return _json({"id": plain, "modelId": plain, "sha": commit, "gated": gated, "siblings": siblings})
         if what == "tree" and detail and not any(path.startswith(f"{detail}/") for path in files):
             return 404, {"X-Error-Code": "EntryNotFound", "X-Error-Message": f"{detail} does not exist"}, b""
         if what == "tree":

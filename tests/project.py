@@ -50,12 +50,7 @@ class Project:
         self.write(name, (self.folder / name).read_text() + text)
 
     def write_models(self, rows: list[dict]) -> None:
-        with (ROOT / "workflow/models.tsv").open() as file:
-            columns = file.readline().rstrip("\n").split("\t")
-        with (self.folder / "workflow/models.tsv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns, delimiter="\t", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_models(self.folder / "workflow/models.tsv", rows)
 
     def add_model(self, **cells) -> None:
         with (self.folder / "workflow/models.tsv").open(newline="") as file:
@@ -95,6 +90,17 @@ def qkgeom(*arguments: str, cwd: Path = ROOT, code: Path | None = None, **enviro
     env = {**os.environ, **environment, "PYTHONPATH": str((code or ROOT) / "workflow"), "COLUMNS": "160"}
     command = [sys.executable, "-m", "qkgeom", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env, check=False)
+
+
+def write_models(path: Path, rows: list[dict]) -> Path:
+    """Writes a table of models."""
+    with (ROOT / "workflow/models.tsv").open() as file:
+        columns = file.readline().rstrip("\n").split("\t")
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
 
 
 def row(model: str, uri: str, layout: str = "bert", role: str = "encoder", **more: str) -> dict[str, str]:

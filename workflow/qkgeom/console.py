@@ -42,6 +42,22 @@ def track(items: Sequence[T], label: str) -> Iterator[T]:
         yield item
 
 
+def print_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """Prints a table on a terminal, else tab-separated lines, the header first."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*header)
+        for column in table.columns:
+            column.overflow = "fold"  # an id must be whole to be copied
+        for line in lines:
+            table.add_row(*line)
+        Console(highlight=False).print(table)
+    else:
+        sys.stdout.writelines("\t".join(line) + "\n" for line in [header, *lines])
+
+
 @contextmanager
 def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Gives a function that is told how much of `total` is done: a bar on a terminal, or a line now and then in a log."""

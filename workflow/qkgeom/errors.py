@@ -41,5 +41,9 @@ class ModelFault(QkgeomError):
     """A permanent fault of one model (gated, missing, unreadable): the pipeline records it and goes on without it."""
 
 
+class AccessRefused(ModelFault):
+    """A model that whoever asks may not read: it is gated, its licence is not accepted, or the token is wrong."""
+
+
 class TransientFault(QkgeomError):
     """A fault that may pass (network, full disk): the step fails and may be tried again."""

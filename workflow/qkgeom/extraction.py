@@ -83,7 +83,7 @@ def store_snapshot(
         TransientFault: the disk refuses the write.
     """
     layers = find_layers(checkpoint, layout)
-    tensors = [_stored(checkpoint, layout, layer) for layer in layers]
+    tensors = [tensors_to_store(checkpoint, layout, layer) for layer in layers]
     target = folder / f"{snapshot}.safetensors"
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
     opening = checkpoint.moved()
@@ -91,7 +91,7 @@ def store_snapshot(
         rest = layers[len(file.entries) :]
         if len(rest) < len(layers):
             logger.info("%s, %s: %d layers are here already", model, snapshot, len(layers) - len(rest))
-        checkpoint.expect([_ranges(checkpoint, layer) for layer in rest])
+        checkpoint.expect([ranges_of(checkpoint, layer) for layer in rest])
         for layer in progress(rest):
             before = checkpoint.moved()
             W_q, W_k, read = layer_weights(checkpoint, layout, layer)
@@ -143,7 +143,8 @@ def failed_manifest(model: str, uri: str, reason: str) -> dict[str, object]:
     return {"model": model, "status": "failed", "reason": reason, "uri": uri}
 
 
-def _stored(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
+def tensors_to_store(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
+    """W_q and W_k of a layer, as the artifact holds them."""
     sizes = layer.shape
     published = [
         checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()
@@ -168,7 +169,7 @@ def _layer_record(layer: Layer, read: Mapping, tensors: Sequence[StoredTensor], 
     }
 
 
-def _ranges(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
+def ranges_of(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
     """The bytes that `layer_weights` reads, in order."""
     wanted = [(checkpoint.where[name], name, rows) for _, name, rows in tensors_of(checkpoint, layer)]
     return [(container.file, *container.range_of(name, rows)) for container, name, rows in wanted]

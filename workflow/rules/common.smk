@@ -12,6 +12,7 @@ from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
 from qkgeom.layouts import layout_named
+from qkgeom.lock import pinned_uri, read_lock
 from qkgeom.registry import read_models, select
 from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
@@ -29,6 +30,8 @@ try:
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED
+    PINS = read_lock()
+    URIS = {name: pinned_uri(model, PINS) for name, model in ALL_MODELS.items()}
     MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
@@ -49,10 +52,10 @@ wildcard_constraints:
 
 
 def extract_arguments(wildcards):
-    """What `extract` is told of a model: its row."""
+    """What `extract` is told of a model: its row, with the commit that models.lock pins it to."""
     row = ALL_MODELS[wildcards.model]
     options = {"layout": row.layout, "sha256": row.sha256, "n-head": row.n_head, "n-kv-head": row.n_kv_head}
-    return shlex.join([row.uri, *(word for key, value in options.items() if value for word in (f"--{key}", value))])
+    return shlex.join([URIS[row.model], *(word for key, value in options.items() if value for word in (f"--{key}", value))])
 
 
 def extract_files(wildcards):

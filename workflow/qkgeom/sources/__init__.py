@@ -13,7 +13,7 @@ from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import Fetched
 
-__all__ = ["Fetched", "open_checkpoint", "snapshots_of"]
+__all__ = ["Fetched", "checkpoint_of", "open_checkpoint", "snapshots_of"]
 
 # scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`, or, for a series of
 # checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
@@ -90,11 +90,16 @@ def open_checkpoint(
     scheme, address = split_uri(uri)
     source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
     with source.fetch(address, sha256) as fetched:
-        where = open_files(fetched.weights, fetched.index)
-        config = _config(fetched, where, architecture)
-        if heads is None and fetched.config is None and not any(each.config for each in where.values()):
-            raise _no_config(uri)
-        yield Checkpoint(uri, config, where, fetched.origin, fetched.expect, fetched.moved, heads)
+        yield checkpoint_of(uri, fetched, architecture, heads)
+
+
+def checkpoint_of(uri: str, fetched: Fetched, architecture: str | None = None, heads: Heads | None = None) -> Checkpoint:
+    """A checkpoint whose files are here, or open; see `open_checkpoint`."""
+    where = open_files(fetched.weights, fetched.index)
+    config = _config(fetched, where, architecture)
+    if heads is None and fetched.config is None and not any(each.config for each in where.values()):
+        raise _no_config(uri)
+    return Checkpoint(uri, config, where, fetched.origin, fetched.expect, fetched.moved, heads)
 
 
 def _config(fetched: Fetched, where: Mapping[str, Container], architecture: str | None) -> dict[str, object]:

@@ -8,9 +8,10 @@ HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and the proxy settings work as ev
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from qkgeom.containers import open_container
 from qkgeom.errors import ModelFault, TransientFault
 from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
 from qkgeom.sources.hub_download import cached, download
-from qkgeom.sources.hub_file import HubFile
+from qkgeom.sources.hub_file import HubFile, WholeFileNeeded
 from qkgeom.sources.hub_listing import Listing, is_commit, look_up, look_up_in_cache, parse_address
 from qkgeom.sources.hub_small import small_file
 from qkgeom.sources.read_ahead import IN_FLIGHT, ReadAhead
@@ -43,6 +44,48 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     """
     with closing(ReadAhead()) as ahead:
         yield _fetch(address, lambda listing: _take(listing, sha256, ahead))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What can be told of a checkpoint with no weights moved.
+
+    Attributes:
+        here: weight files that the hub's cache holds whole -> bytes.
+        there: weight files that it does not -> bytes, or None where the hub does not say.
+        opened: the checkpoint with its headers read, if that is possible.
+    """
+
+    here: Mapping[str, int]
+    there: Mapping[str, int | None]
+    opened: Fetched | None
+
+
+@contextmanager
+def survey(address: str) -> Iterator[Survey]:
+    """Looks at a checkpoint as `fetch` does, but moves its small files and safetensors headers only.
+
+    What the hub's cache holds is believed without reading all of it.
+
+    Raises:
+        UsageError, ModelFault, TransientFault: see `fetch`.
+    """
+    with closing(ReadAhead()) as ahead:
+        yield _fetch(address, lambda listing: _survey(listing, ahead))
+
+
+def _survey(listing: Listing, ahead: ReadAhead) -> Survey:
+    weights = _weights(choose_files(listing.files, listing), listing)
+    paths = {name: path for name in weights if (path := cached(listing, name, checked=False))}
+    here = {name: path.stat().st_size for name, path in paths.items()}
+    there = {name: listing.sizes.get(name) for name in weights if name not in here}
+    if listing.gated and there:
+        HubFile(listing, next(iter(there)), ahead).locate()  # what is kept of its headers does not tell who may read it
+    opened = None
+    if all(name.endswith(".safetensors") for name in weights):
+        with suppress(WholeFileNeeded):
+            opened = _take(listing, None, ahead, headers_only=True)
+    return Survey(here, there, opened)
 
 
 def fetch_file(address: str, name: str) -> tuple[Path, Listing]:
@@ -98,7 +141,7 @@ def _weights(choice: Choice, listing: Listing) -> Sequence[str]:
     return listed_shards(small_file(listing, choice.index)[0], listing.files, listing)
 
 
-def _take(listing: Listing, sha256: str | None, ahead: ReadAhead) -> Fetched:
+def _take(listing: Listing, sha256: str | None, ahead: ReadAhead, *, headers_only: bool = False) -> Fetched:
     """Opens the files of one checkpoint, small ones first, so that little is moved if something is wrong."""
     choice = choose_files(listing.files, listing)
     small = {name: small_file(listing, name) for name in (choice.config, choice.index) if name}
@@ -108,7 +151,7 @@ def _take(listing: Listing, sha256: str | None, ahead: ReadAhead) -> Fetched:
         found = stated if len(stated) == 64 else sha256_of(download(listing, weights[0]))  # mostly known without moving it
         require_digest(found, sha256, f"{listing}, {weights[0]}")
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        files = list(pool.map(lambda name: _open(listing, name, ahead), weights))
+        files = list(pool.map(lambda name: _open(listing, name, ahead, headers_only=headers_only), weights))
     remote = [file for file in files if isinstance(file, HubFile)]
     sizes = {name: path.stat().st_size for name, (path, _) in small.items()} | {file.name: file.size for file in files}
     origin = {
@@ -127,12 +170,12 @@ def _take(listing: Listing, sha256: str | None, ahead: ReadAhead) -> Fetched:
     )
 
 
-def _open(listing: Listing, name: str, ahead: ReadAhead) -> ByteFile:
+def _open(listing: Listing, name: str, ahead: ReadAhead, *, headers_only: bool) -> ByteFile:
     """A weight file, with its directory read."""
-    path = cached(listing, name)
+    path = cached(listing, name, checked=not headers_only)
     if path is not None:
         return LocalFile(path, name)
-    file = HubFile(listing, name, ahead)
+    file = HubFile(listing, name, ahead, headers_only=headers_only)
     try:
         open_container(file)
     except ModelFault:

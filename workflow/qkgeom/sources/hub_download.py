@@ -18,12 +18,18 @@ from qkgeom.sources.hub_listing import Listing, cache_of
 logger = logging.getLogger(__name__)
 
 
-def cached(listing: Listing, name: str) -> Path | None:
-    """A file that the hub's cache holds whole, as the user or another program left it, or None."""
+def cached(listing: Listing, name: str, *, checked: bool = True) -> Path | None:
+    """A file that the hub's cache holds whole, as the user or another program left it, or None.
+
+    Args:
+        listing: of its repository.
+        name: of the file.
+        checked: whether its digest is compared, which reads all of it.
+    """
     digest = listing.files[name]
     for place in _places(listing, name):
         if place.is_file():
-            if digest is None or digest_of(place, len(digest)) == digest:
+            if not checked or digest is None or digest_of(place, len(digest)) == digest:
                 return place
             logger.warning("%s, %s: the file in the hub's cache is damaged", listing, name)
     return None

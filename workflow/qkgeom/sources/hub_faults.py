@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.errors import AccessRefused, ModelFault, QkgeomError, TransientFault, UsageError
 
 if TYPE_CHECKING:
     import httpx2
@@ -170,6 +170,7 @@ def _refusal(error: BaseException, repo: str, where: str) -> ModelFault:
     elif status in (401, 403):
         what = "access to this model is refused: it is gated or private, or the token is wrong"
         fix = f"accept the licence at {page}, then {log_in}"
+        return AccessRefused(what, where=f"{where} at {public_endpoint()}", found=said(error), fix=fix)
     else:
         what, fix = "the hub refuses the request", f"look at {page}"
     return ModelFault(what, where=f"{where} at {public_endpoint()}", found=said(error), fix=fix)

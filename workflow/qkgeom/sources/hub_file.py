@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom.byte_files import ByteFile, LocalFile, empty
+from qkgeom.errors import ModelFault
 from qkgeom.sources import opening_cache
 from qkgeom.sources.hub_client import ask
 from qkgeom.sources.hub_download import download
@@ -41,6 +42,10 @@ class _RangesIgnored(Exception):
     """The whole file came where a range was asked for."""
 
 
+class WholeFileNeeded(ModelFault):
+    """Ranges are of no use for a file, and it may not be fetched whole."""
+
+
 class HubFile(ByteFile):
     """A weight file of a repository, at its commit.
 
@@ -51,10 +56,11 @@ class HubFile(ByteFile):
         taken: bytes of the ranges that were read, each counted once, however often and whenever they were moved.
         opened: whether the directory has been read.
         whole: the whole file, if ranges are of no use.
+        headers_only: whether the whole file may not be fetched; a WholeFileNeeded is raised instead.
     """
 
-    def __init__(self, listing: Listing, name: str, ahead: ReadAhead) -> None:
-        self.listing, self.name, self.ahead = listing, name, ahead
+    def __init__(self, listing: Listing, name: str, ahead: ReadAhead, *, headers_only: bool = False) -> None:
+        self.listing, self.name, self.ahead, self.headers_only = listing, name, ahead, headers_only
         self.taken = 0
         self.opened = False
         self.whole: LocalFile | None = None
@@ -63,7 +69,7 @@ class HubFile(ByteFile):
         self._key = listing.files[name] or f"{listing.commit}-{name}"
         self._directory = opening_cache.load(self._key)
         self._etag = self._directory.etag
-        self.size = listing.sizes.get(name) or self._locate().size
+        self.size = listing.sizes.get(name) or self.locate().size
 
     def __str__(self) -> str:
         return f"{self.listing}, {self.name}"
@@ -122,6 +128,8 @@ class HubFile(ByteFile):
         return known
 
     def _take_whole(self, reason: str) -> None:
+        if self.headers_only:
+            raise WholeFileNeeded(f"{reason}, so the whole file is needed", where=self, found=f"{self.size} bytes")
         with self._lock:
             if self.whole is None:
                 logger.warning("%s: %s, so the whole file is fetched (%d bytes)", self, reason, self.size)
@@ -131,7 +139,7 @@ class HubFile(ByteFile):
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-        location = self._locate()
+        location = self.locate()
         last = start + len(view) - 1
         # A server that compresses its answers may ignore ranges.
         headers = {"Range": f"bytes={start}-{last}", "Accept-Encoding": "identity"}
@@ -148,8 +156,8 @@ class HubFile(ByteFile):
             self._check(answer, start, last)
             _fill(view, answer)
 
-    def _locate(self) -> Location:
-        """Where the file is: asked once, and again after `_renew`."""
+    def locate(self) -> Location:
+        """Where the file is: asked once, and again after `_renew`; refused if it may not be read."""
         with self._lock:
             if self._location is None:
                 self._location = ask(self._ask_where, self.listing.repo, where=str(self))

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from qkgeom.errors import TransientFault, UsageError
+from qkgeom.errors import ModelFault, TransientFault, UsageError
 from qkgeom.files import write_text
 from qkgeom.sources.hub_client import ask
-from qkgeom.sources.hub_faults import require_endpoint
+from qkgeom.sources.hub_faults import public_endpoint, require_endpoint
 
 _ADDRESS = re.compile(r"(?P<repo>[^@]+)(@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -28,6 +28,7 @@ class Listing:
         commit: what that is, 40 hexadecimal digits.
         files: name -> digest, a sha256 (large files) or a git object id (small ones), or None where none is stated.
         sizes: name -> bytes, where stated.
+        gated: whether its files are for those only who accepted its licence.
     """
 
     repo: str
@@ -35,6 +36,7 @@ class Listing:
     commit: str
     files: Mapping[str, str | None]
     sizes: Mapping[str, int | None] = field(default_factory=dict)
+    gated: bool = False
 
     def __str__(self) -> str:
         return f"{self.repo}@{self.revision}"
@@ -68,9 +70,15 @@ def look_up(repo: str, revision: str) -> Listing:
         TransientFault: the hub cannot be reached or is out of order.
     """
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import RevisionNotFoundError
 
     where, timeout = f"{repo}@{revision}", constants.HF_HUB_ETAG_TIMEOUT  # without it the client waits for ever
-    info = ask(HfApi().model_info, repo, where=where, revision=revision, files_metadata=True, timeout=timeout)
+    try:
+        info = ask(HfApi().model_info, repo, where=where, revision=revision, files_metadata=True, timeout=timeout)
+    except ModelFault as fault:
+        if is_commit(revision) and isinstance(fault.__cause__, RevisionNotFoundError):
+            raise _vanished(repo, revision) from fault.__cause__
+        raise
     commit = info.sha or ""
     if not is_commit(commit):
         raise TransientFault("the hub does not say which commit this is", where=where, found=commit, fix="check HF_ENDPOINT")
@@ -80,7 +88,8 @@ def look_up(repo: str, revision: str) -> Listing:
         with suppress(TransientFault, OSError):
             write_text(cache_of(repo) / "refs" / revision, commit)
     files = {name: _known(digest) for name, digest in stated.items()}
-    return Listing(repo, revision, commit, files, {name: entry.size for name, entry in entries.items()})
+    sizes = {name: entry.size for name, entry in entries.items()}
+    return Listing(repo, revision, commit, files, sizes, gated=bool(info.gated))
 
 
 def look_up_in_cache(repo: str, revision: str) -> Listing | None:
@@ -109,6 +118,15 @@ def cache_of(repo: str) -> Path:
 def is_commit(revision: str) -> bool:
     """Whether a revision is a commit, which never moves."""
     return bool(_COMMIT.fullmatch(revision))
+
+
+def _vanished(repo: str, commit: str) -> ModelFault:
+    return ModelFault(
+        "the commit that this model is pinned to no longer exists on the hub",
+        where=f"{repo}@{commit}",
+        found=f"no such commit at {public_endpoint()}/{repo}/commits",
+        fix="pin another: `python -m qkgeom lock MODEL` for a row of models.lock, else the revision in models.tsv",
+    )
 
 
 def _known(digest: str | None) -> str | None:

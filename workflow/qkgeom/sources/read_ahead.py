@@ -48,11 +48,11 @@ class Span:
 
 
 def spans_of(groups: Sequence[Sequence[Wanted]]) -> list[Span]:
-    """Merges neighbours within each group (a layer), in the order of reading."""
+    """What is fetched from elsewhere: neighbours within each group (a layer) merged, in the order of reading."""
     spans: list[Span] = []
     for group in groups:
         first = len(spans)
-        for file, start, stop in group:
+        for file, start, stop in (each for each in group if hasattr(each[0], "fetch_into")):
             last = spans[-1] if len(spans) > first else None
             if last is not None and _neighbours(last, file, start, stop):
                 last.start, last.stop = min(last.start, start), max(last.stop, stop)
@@ -84,8 +84,7 @@ class ReadAhead:
 
     def expect(self, groups: Sequence[Sequence[Wanted]]) -> None:
         """Says what will be read, in order. Ranges of one group are merged where they are neighbours."""
-        ours = [[each for each in group if hasattr(each[0], "fetch_into")] for group in groups]
-        self.waiting = deque(spans_of(ours))
+        self.waiting = deque(spans_of(groups))
         self.budget = 2 * max((each.stop - each.start for each in self.waiting), default=0) + AHEAD
         self._top_up()
 

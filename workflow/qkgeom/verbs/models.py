@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from qkgeom import artifacts
+from qkgeom.console import print_table
 from qkgeom.registry import MODELS, read_models
 from qkgeom.runs import read_runs
 
@@ -25,18 +25,7 @@ def command(
         rows += [model for run in read_runs(preset).values() for model in run.models(preset)]
     cells = [(row.model, _state(results / "models" / row.model), row.role, row.layout, row.presets, row.uri) for row in rows]
     header = ("model", "state", "role", "layout", "presets", "weights")
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(*header)
-        for column in table.columns:
-            column.overflow = "fold"  # an id must be whole to be copied
-        for line in cells:
-            table.add_row(*line)
-        Console(highlight=False).print(table)
-    else:
-        sys.stdout.writelines("\t".join(line) + "\n" for line in [header, *cells])
+    print_table(header, cells)
 
 
 def _state(folder: Path) -> str:

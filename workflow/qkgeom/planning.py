@@ -1,0 +1,141 @@
+"""What an extraction would move, store and compute, told without moving weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qkgeom.checkpoint import heads_from
+from qkgeom.errors import AccessRefused, ModelFault, QkgeomError
+from qkgeom.extraction import ranges_of, tensors_to_store
+from qkgeom.layouts import layout_named
+from qkgeom.locate import Layer, find_layers
+from qkgeom.registry import Model
+from qkgeom.sources import checkpoint_of, split_uri
+from qkgeom.sources.base import Fetched
+from qkgeom.sources.hub import Survey, survey
+from qkgeom.sources.hub_faults import public_endpoint
+from qkgeom.sources.hub_many import ask_each
+from qkgeom.sources.read_ahead import spans_of
+
+FLOPS = 1e10  # float64 operations a second of one CPU core
+STORED = 3e8  # bytes a second put in order and written
+START = 6.0  # seconds in which `extract` and `score` start
+_WHOLE = (".gguf", ".safetensors")  # these are, if they could not be opened here
+HOW = (
+    "time: of one CPU core at 10 GFLOP/s in float64, 300 MB/s to the disk and 6 s to start a model, without the network; "
+    "estimates: query and key parameters of models.tsv, at the checkpoint's bytes per parameter (if it is out of reach: "
+    "4, above 1 B parameters 2), width as of 64 per layer"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a row of models.tsv costs.
+
+    Attributes:
+        model: its id.
+        state: `headers` (read from the checkpoint's headers: exact), `estimate` (from the table), `gated` (this token may
+            not read it), `unusable` (missing, or no file that can be read), `elsewhere` (not on the hub, not planned).
+        move: bytes that `extract` moves, beyond headers that are kept here.
+        checkpoint: bytes of the checkpoint's weight files.
+        store: bytes of the artifact.
+        seconds: roughly, to store and to score it; see `HOW`.
+        note: why it is no `headers`.
+        address: where its weights are.
+    """
+
+    model: str
+    state: str
+    address: str
+    move: int | None = None
+    checkpoint: int | None = None
+    store: int | None = None
+    seconds: float | None = None
+    note: str = ""
+
+
+def plan_models(rows: Sequence[Model], uris: Mapping[str, str], slots: int) -> list[Plan]:
+    """What each row costs, in order.
+
+    Args:
+        rows: of models.tsv.
+        uris: model -> its URI, pinned.
+        slots: so many repositories are asked at a time.
+
+    Raises:
+        UsageError: an address is not of its form, or HF_ENDPOINT is no address.
+    """
+    addresses = {row.model: address for row in rows for scheme, address in [split_uri(uris[row.model])] if scheme == "hf"}
+    sharing: dict[str, list[Model]] = {}
+    for row in rows:
+        if row.model in addresses:
+            sharing.setdefault(addresses[row.model], []).append(row)
+
+    def look(address: str) -> dict[str, Plan]:
+        with survey(address) as found:
+            return {row.model: _plan(row, address, found) for row in sharing[address]}
+
+    answers = ask_each(look, list(sharing), slots, "plan")
+    return [_answered(row, uris[row.model], addresses.get(row.model), answers) for row in rows]
+
+
+def _answered(row: Model, uri: str, address: str | None, answers: Mapping[str, dict[str, Plan] | QkgeomError]) -> Plan:
+    if address is None:
+        return Plan(row.model, "elsewhere", uri, note="not on the hub: its size is not asked for")
+    answer = answers[address]
+    if isinstance(answer, AccessRefused):
+        page = f"{public_endpoint()}/{address.partition('@')[0]}"
+        return Plan(row.model, "gated", address, note=f"accept the licence at {page}, and set HF_TOKEN")
+    if isinstance(answer, ModelFault):
+        return Plan(row.model, "unusable", address, note=answer.what)
+    return _estimate(row, address, answer.what) if isinstance(answer, QkgeomError) else answer[row.model]
+
+
+def _plan(row: Model, address: str, found: Survey) -> Plan:
+    try:
+        if found.opened is not None:
+            return _from_headers(row, address, found, found.opened)
+    except ModelFault as fault:
+        return Plan(row.model, "unusable", address, note=fault.what)
+    away = sum(size or 0 for size in found.there.values())
+    if any(name.endswith(_WHOLE) for name in (*found.here, *found.there)):
+        return replace(_estimate(row, address, "its file is moved whole", _size(found)), move=away)
+    plan = _estimate(row, address, "a torch file, whose directory is not read here", _size(found))
+    return plan if plan.move is None else replace(plan, move=min(plan.move, away))
+
+
+def _from_headers(row: Model, address: str, found: Survey, opened: Fetched) -> Plan:
+    layout, heads = layout_named(row.layout), heads_from(*(int(each) if each else None for each in (row.n_head, row.n_kv_head)))
+    checkpoint = checkpoint_of(f"hf:{address}", opened, heads=heads)
+    layers = find_layers(checkpoint, layout)
+    store = sum(tensor.nbytes for layer in layers for tensor in tensors_to_store(checkpoint, layout, layer))
+    move = sum(span.stop - span.start for span in spans_of([ranges_of(checkpoint, layer) for layer in layers]))
+    seconds = _seconds(store, sum(map(_operations, layers)))
+    return Plan(row.model, "headers", address, move, _size(found), store, seconds)
+
+
+def _estimate(row: Model, address: str, note: str, size: int = 0) -> Plan:
+    """From the row, and the checkpoint's size if it is known."""
+    if not (row.n_params and row.qk_params):
+        return Plan(row.model, "estimate", address, checkpoint=size or None, note=f"{note}; no qk_params in models.tsv")
+    n_params, n_qk = int(row.n_params), int(row.qk_params)
+    width = size / n_params if size else 2 if n_params > 1e9 else 4
+    stored = round(n_qk * width)
+    d_model = (32 * n_qk) ** (1 / 3)  # d_model / 64 layers, each with 2 d_model^2 of them
+    seconds = _seconds(stored, 2 * d_model * n_qk)
+    return Plan(row.model, "estimate", address, stored, size or round(n_params * width), stored, seconds, note)
+
+
+def _size(found: Survey) -> int:
+    return sum(found.here.values()) + sum(size or 0 for size in found.there.values())
+
+
+def _operations(layer: Layer) -> float:
+    """Float64 operations of `qkgeom.scores` for a layer."""
+    d, r = layer.shape.d_model, layer.shape.n_kv_head * layer.shape.d_head
+    return 2 * d * r * r + min(10 * d * r * r, 2 * d * d * r)
+
+
+def _seconds(store: int, operations: float) -> float:
+    return round(START + store / STORED + operations / FLOPS, 1)
