@@ -8,14 +8,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import same_color
 from safetensors.numpy import load_file
 
 import hub_server
-from checkpoints import bert_config, bert_tensors, write_bert, write_checkpoint
+from checkpoints import bert_config, bert_tensors, write_bert, write_checkpoint, write_llama
 from hub_server import Client, Hub, client
-from project import row
+from project import Project, row
 from qkgeom import figures
 from qkgeom.artifacts import read_layer, read_manifest
 from qkgeom.collecting import summarise
@@ -193,7 +194,30 @@ def test_a_step_of_another_shape_is_named(hub: Hub, hub_client: Client, tmp_path
     tensors = bert_tensors(**{name: size for name, size in sizes.items() if name != "n_head"})
     hub.add(repo, write_checkpoint(tmp_path / "1", tensors, bert_config(**sizes)), "step1")
     reason = read_manifest(extract(hub_client, f"hf:{repo}@step{{step}}", tmp_path / "model", "0,1"))["reason"]
-    assert f"{repo}@step1" in reason and "other layers than the first" in reason
+    assert f"{repo}@step1" in reason and "not of the first one's architecture" in reason
+
+
+@pytest.mark.faults
+def test_a_step_of_another_layout_is_named(hub: Hub, hub_client: Client, tmp_path):
+    hub.add("tiny/layouts", write_bert(tmp_path / "0"), "step0")
+    hub.add("tiny/layouts", write_llama(tmp_path / "1"), "step1")
+    answer = hub_client.verb("extract", "hf:tiny/layouts@step{step}", "--series", "0,1", "-o", tmp_path / "model")
+    assert "error" not in answer, answer
+    reason = read_manifest(tmp_path / "model")["reason"]
+    assert "tiny/layouts@step1" in reason and "layout llama" in reason and "layout bert" in reason
+
+
+def test_a_series_on_this_machine_goes_through_the_workflow(tmp_path):
+    project = Project.create(tmp_path / "project")
+    for step in (0, 2):
+        write_bert(project.folder / "models" / f"step{step}", seed=step)
+    project.add_model(model="steps", uri="file:models/step{step}", series="0,2", group="dynamics_public")
+    assert "dynamics_public" in project.planned()["figure"]
+    project.run("results/mini/figures/dynamics_public.pdf")
+    table = pd.read_csv(project.folder / "results/mini/figures/dynamics_public.csv")
+    assert table["step"].tolist() == [0, 2] and table["n_layers"].tolist() == [3, 3]
+    write_bert(project.folder / "models" / "step2", seed=9)
+    assert project.planned()["extract"] == {"steps"}
 
 
 @pytest.mark.kill

@@ -49,11 +49,15 @@ def acquire(
             layout, or a step is of another shape than the first.
         TransientFault: the source cannot be reached, or the disk refuses the write.
     """
-    chosen = layout_named(layout) if layout else None
+    named = layout_named(layout) if layout else None
+    chosen = named
     stored: dict[str, dict] = {}
     for snapshot, address in snapshots(uri, series) if series else snapshots_of(uri):
         with open_checkpoint(address, sha256=sha256, architecture=architecture, heads=heads) as checkpoint:
-            chosen = chosen or layout_for(checkpoint.config, part)
+            own = named or layout_for(checkpoint.config, part)
+            chosen = chosen or own
+            if own.name != chosen.name:
+                raise _another(address, f"layout {own.name}", f"layout {chosen.name}")
             progress = partial(track, label=f"extract {model} {snapshot}")
             stored[snapshot] = store_snapshot(checkpoint, chosen, folder, model, snapshot, progress)
         _require_one_shape(stored, snapshot, address)
@@ -65,13 +69,12 @@ def _require_one_shape(stored: Mapping[str, Mapping], snapshot: str, address: st
     first = next(iter(stored))
     shapes = {name: [_shape(layer) for layer in stored[name]["layers"]] for name in (first, snapshot)}
     if shapes[snapshot] != shapes[first]:
-        raise ModelFault(
-            "a snapshot of a series has other layers than the first",
-            where=address,
-            found=f"step {snapshot}: {_described(shapes[snapshot])}",
-            expected=f"as step {first}: {_described(shapes[first])}",
-            fix="give each architecture a row of its own",
-        )
+        raise _another(address, _described(shapes[snapshot]), _described(shapes[first]))
+
+
+def _another(address: str, found: str, expected: str) -> ModelFault:
+    what, fix = "a snapshot of a series is not of the first one's architecture", "give each architecture a row of its own"
+    return ModelFault(what, where=address, found=found, expected=expected, fix=fix)
 
 
 def _shape(layer: Mapping[str, object]) -> tuple[object, ...]:
