@@ -45,7 +45,8 @@ def zoo(group: str = "language") -> list[dict]:
         summary_row("enc-unscored", "encoder", 1_000_000, 12),
     ]
     other = summary_row("elsewhere", "encoder", 1_000_000, 12, {}, group="another group")
-    return [{**row, "group": group} for row in rows] + [other]
+    snapshots = (0, 10, 1000) if group == "dynamics_public" else ("final",)
+    return [{**row, "group": group, "snapshot": snapshot} for row in rows for snapshot in snapshots] + [other]
 
 
 def write_summary(path: Path, rows: list[dict]) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from qkgeom.checkpoint import Heads
 from qkgeom.console import track
+from qkgeom.errors import ModelFault
 from qkgeom.extraction import finish, store_snapshot
 from qkgeom.layouts import layout_for, layout_named
+from qkgeom.series import snapshots
 from qkgeom.sources import open_checkpoint, snapshots_of
 
 
@@ -17,6 +20,7 @@ def acquire(
     folder: Path,
     model: str,
     *,
+    series: str | None = None,
     layout: str | None = None,
     part: str | None = None,
     sha256: str | None = None,
@@ -29,6 +33,7 @@ def acquire(
         uri: see `qkgeom.sources.split_uri`.
         folder: of the artifact.
         model: its id.
+        series: the steps of a series, whose URI has a place for them; see `qkgeom.series`.
         layout: name of the layout; by default the one for the config's architecture.
         part: which stack, where the architecture has several (`encoder`, `decoder`, `vision`, `text`, ...).
         sha256: digest of the one file that is fetched.
@@ -39,16 +44,42 @@ def acquire(
         The manifest.
 
     Raises:
-        UsageError: the URI, the layout or the part does not exist.
-        ModelFault: permanent: the model is missing, gated, damaged, or does not fit the layout.
+        UsageError: the URI, the series, the layout or the part does not exist or cannot be.
+        ModelFault: permanent: the model (of a series, one of its steps) is missing, gated, damaged, or does not fit the
+            layout, or a step is of another shape than the first.
         TransientFault: the source cannot be reached, or the disk refuses the write.
     """
-    chosen = layout_named(layout) if layout else None
-    stored = {}
-    snapshots = snapshots_of(uri)
-    for snapshot, address in snapshots:
+    named = layout_named(layout) if layout else None
+    chosen = named
+    stored: dict[str, dict] = {}
+    for snapshot, address in snapshots(uri, series) if series else snapshots_of(uri):
         with open_checkpoint(address, sha256=sha256, architecture=architecture, heads=heads) as checkpoint:
-            chosen = chosen or layout_for(checkpoint.config, part)
+            own = named or layout_for(checkpoint.config, part)
+            chosen = chosen or own
+            if own.name != chosen.name:
+                raise _another(address, f"layout {own.name}", f"layout {chosen.name}")
             progress = partial(track, label=f"extract {model} {snapshot}")
             stored[snapshot] = store_snapshot(checkpoint, chosen, folder, model, snapshot, progress)
+        _require_one_shape(stored, snapshot, address)
     return finish(folder, model, uri, chosen, stored)
+
+
+def _require_one_shape(stored: Mapping[str, Mapping], snapshot: str, address: str) -> None:
+    """Snapshots of one model differ in their weights and in nothing else."""
+    first = next(iter(stored))
+    shapes = {name: [_shape(layer) for layer in stored[name]["layers"]] for name in (first, snapshot)}
+    if shapes[snapshot] != shapes[first]:
+        raise _another(address, _described(shapes[snapshot]), _described(shapes[first]))
+
+
+def _another(address: str, found: str, expected: str) -> ModelFault:
+    what, fix = "a snapshot of a series is not of the first one's architecture", "give each architecture a row of its own"
+    return ModelFault(what, where=address, found=found, expected=expected, fix=fix)
+
+
+def _shape(layer: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(layer[size] for size in ("d_model", "n_head", "n_kv_head", "d_head"))
+
+
+def _described(shapes: Sequence[tuple[object, ...]]) -> str:
+    return f"{len(shapes)} layers, d_model, n_head, n_kv_head, d_head {shapes[0]}"

@@ -10,8 +10,10 @@ from pathlib import Path
 from qkgeom.errors import UsageError
 from qkgeom.layouts import layout_named
 from qkgeom.rows import read_rows
+from qkgeom.series import placeholders, snapshots
 from qkgeom.sources import split_uri
 
+SERIES = "dynamics_public"  # the group of models that are shown step by step
 MODELS = Path(__file__).parents[1] / "models.tsv"
 
 
@@ -28,6 +30,7 @@ class Model:
     objective: str
     presets: str
     verified: str
+    series: str = ""
     sha256: str = ""
     n_head: str = ""
     n_kv_head: str = ""
@@ -35,6 +38,11 @@ class Model:
     qk_params: str = ""
     same_as: str = ""
     note: str = ""
+
+    @property
+    def uris(self) -> list[str]:
+        """Of its checkpoints, in order: a series has several."""
+        return [uri for _, uri in snapshots(self.uri, self.series)] if self.series else [self.uri]
 
     @property
     def in_package_index(self) -> bool:
@@ -47,7 +55,7 @@ def read_models(path: Path = MODELS) -> dict[str, Model]:
 
     Raises:
         UsageError: a row does not fit the schema, two rows share an id, a layout, a kind of URI or a model that a row
-            is the same as does not exist.
+            is the same as does not exist, or the steps of a series are wrong.
     """
     models: dict[str, Model] = {}
     places: dict[str, str] = {}
@@ -68,9 +76,22 @@ def read_models(path: Path = MODELS) -> dict[str, Model]:
 def _require_known(model: Model, where: str) -> None:
     try:
         layout_named(model.layout)
-        split_uri(model.uri)
+        for uri in model.uris:
+            split_uri(uri)
+        _require_one_checkpoint_or_steps(model)
     except UsageError as error:
         raise UsageError(f"a row of the table of models is wrong: {error}", where=where) from error
+
+
+def _require_one_checkpoint_or_steps(model: Model) -> None:
+    if model.series and model.sha256:
+        raise UsageError("a sha256 says nothing about a series", found=model.sha256, fix="leave the sha256 out")
+    if not model.series and placeholders(model.uri):
+        raise UsageError("a URI has a place for a step, and no series of steps", found=model.uri, fix="fill the cell `series`")
+    if not model.series and model.group == SERIES:
+        raise UsageError(
+            f"group {SERIES} shows series, and this is one checkpoint", found=model.uri, fix="fill the cell `series`"
+        )
 
 
 def select(models: Mapping[str, Model], preset: str, only: Sequence[str], package_index: bool) -> list[Model]:

@@ -108,7 +108,12 @@ class Inputs:
         return table[list(columns)]
 
     def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
-        """The scored models of a group, each by its last snapshot: encoders, then decoders, by size and name.
+        """The scored models of a group, each by its last snapshot; see `snapshots`."""
+        table = self.snapshots(group, list(dict.fromkeys([*columns, "model"])))
+        return table.drop_duplicates("model", keep="last", ignore_index=True)[list(columns)]
+
+    def snapshots(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
+        """The scored snapshots of a group's models, a model's in their order: encoders, then decoders, by size and name.
 
         Of models with the same weights, the first of models.tsv.
 
@@ -124,10 +129,11 @@ class Inputs:
         table = table[(table["group"] == group) & table["symmetry_median"].notna()]
         if strange := set(table["role"]) - set(ROLES):
             raise QkgeomError("a summary of scores has an unknown role", where=self.summary, found=strange, expected=ROLES)
-        table = table.drop_duplicates("model", keep="last")
-        table = table[~table["same_as"].fillna(table["model"]).duplicated()]
+        each = table.drop_duplicates("model")
+        firsts = each.loc[~each["same_as"].fillna(each["model"]).duplicated(), "model"]
+        table = table[table["model"].isin(firsts)]
         table = table.assign(label=table["label"].fillna(table["model"]), rank=table["role"].map(ROLES.index))
-        return table.sort_values(["rank", "n_params", "label"], ignore_index=True)[list(columns)]
+        return table.sort_values(["rank", "n_params", "label"], kind="stable", ignore_index=True)[list(columns)]
 
 
 def specs(folder: Path) -> dict[str, Spec]:

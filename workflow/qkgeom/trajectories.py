@@ -70,16 +70,28 @@ def layer_scores(inputs: Inputs, runs: pd.DataFrame) -> pd.DataFrame:
     Raises:
         QkgeomError: scores.csv cannot be read, or a snapshot of a run is not a step.
     """
+    scores = inputs.read("scores", ["model", "snapshot", "layer", "head", *SCORES])
+    scores = with_steps(scores[scores["model"].isin(runs["model"]) & (scores["head"] == "all")], inputs.scores)
+    return scores.sort_values(["model", "step", "layer"], ignore_index=True)[["model", "step", "layer", *SCORES]]
+
+
+def with_steps(table: pd.DataFrame, where: object) -> pd.DataFrame:
+    """The rows with a column `step`, which is their snapshot as a number.
+
+    Args:
+        table: with the columns model and snapshot.
+        where: for the message.
+
+    Raises:
+        QkgeomError: a snapshot is not a step.
+    """
     import pandas as pd
 
-    scores = inputs.read("scores", ["model", "snapshot", "layer", "head", *SCORES])
-    scores = scores[scores["model"].isin(runs["model"]) & (scores["head"] == "all")]
-    steps = pd.to_numeric(scores["snapshot"], errors="coerce")
+    steps = pd.to_numeric(table["snapshot"], errors="coerce")
     if steps.isna().any():
-        found = scores.loc[steps.isna(), ["model", "snapshot"]].iloc[0].to_dict()
-        raise QkgeomError("a snapshot of a training run is not a step", where=inputs.scores, found=found)
-    scores = scores.assign(step=steps.astype("Int64"))
-    return scores.sort_values(["model", "step", "layer"], ignore_index=True)[["model", "step", "layer", *SCORES]]
+        found = table.loc[steps.isna(), ["model", "snapshot"]].iloc[0].to_dict()
+        raise QkgeomError("a snapshot taken in training is not a step", where=where, found=found)
+    return table.assign(step=steps.astype("Int64"))
 
 
 def over_layers(scores: pd.DataFrame) -> pd.DataFrame:

@@ -54,16 +54,15 @@ wildcard_constraints:
 def extract_arguments(wildcards):
     """What `extract` is told of a model: its row, with the commit that models.lock pins it to."""
     row = ALL_MODELS[wildcards.model]
-    options = {"layout": row.layout, "sha256": row.sha256, "n-head": row.n_head, "n-kv-head": row.n_kv_head}
+    options = {"series": row.series, "layout": row.layout, "sha256": row.sha256, "n-head": row.n_head, "n-kv-head": row.n_kv_head}
     return shlex.join([URIS[row.model], *(word for key, value in options.items() if value for word in (f"--{key}", value))])
 
 
 def extract_files(wildcards):
     """Size and time of a local model's files, so that changed files are extracted again."""
-    scheme, address = split_uri(ALL_MODELS[wildcards.model].uri)
-    path = Path(address)
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if scheme == "file" and file.is_file()]
+    places = [Path(address) for scheme, address in map(split_uri, ALL_MODELS[wildcards.model].uris) if scheme == "file"]
+    files = [file for path in places for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
 
 
 def extract_code(wildcards):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from qkgeom.figures._scores_against_size import PANELS
 from qkgeom.figures._style import HINT
@@ -68,10 +68,22 @@ def label_score(axes: Axes, score: str) -> None:
         axes.text(1.03, height, meaning, transform=axes.transAxes, rotation=90, ha="left", va="center", **HINT)
 
 
-def scale_steps(axes: Axes, steps: pd.Series) -> None:
-    """An axis from step 0 to the last, and a line where the scores are 0."""
+def scale_steps(axes: Axes, steps: pd.Series, powers: bool = False) -> None:
+    """An axis from step 0 to the last, and a line where the scores are 0.
+
+    Args:
+        axes: what has this axis.
+        steps: those drawn.
+        powers: whether tenfold steps are at the same distance, 0 and 1 too.
+    """
     axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     last = float(steps.max()) or 1.0
-    axes.set(xlim=(-0.025 * last, 1.025 * last), xlabel="training step")
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.set(xlabel="training step")
+    if powers:
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set(xlim=(-0.2, 1.5 * last), xticks=[0, *10.0 ** np.arange(0, np.log10(last) + 0.1)])
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set(xlim=(-0.025 * last, 1.025 * last))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(lambda step, _: short_number(step))

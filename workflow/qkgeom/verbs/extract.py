@@ -20,6 +20,7 @@ def command(
     uri: Annotated[str, Argument(help="hf:org/name@revision, timm:name, whisper:size, pypi:package==version/path, file:path")],
     output: Annotated[Path, Option("--output", "-o", help="folder of the artifact")],
     model: Annotated[str | None, Option(help="id of the model; the folder's name by default")] = None,
+    series: Annotated[str | None, Option(help="steps, for a URI with {step}, {k} or {name}: 0,1..512*2,1000,3000")] = None,
     layout: Annotated[str | None, Option(help="layout; by default the one for config.json's model_type")] = None,
     part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     sha256: Annotated[str | None, Option(help="digest of the one file that is fetched")] = None,
@@ -36,7 +37,8 @@ def command(
     name = model or output.name
     heads = heads_from(n_head, n_kv_head)
     try:
-        acquire(uri, output, name, layout=layout, part=part, sha256=sha256, architecture=architecture, heads=heads)
+        how = {"series": series, "layout": layout, "part": part, "sha256": sha256, "architecture": architecture}
+        acquire(uri, output, name, heads=heads, **how)
     except ModelFault as fault:
         artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
         sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")
