@@ -226,3 +226,16 @@ def test_planning_imports_neither_torch_nor_transformers(hub: Hub, tmp_path):
         result = subprocess.run(command, cwd=ROOT / "workflow", env=it.env, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "light\theaders\t" in result.stdout
+
+
+def test_a_series_counts_every_checkpoint(hub: Hub, hub_client: Client, tmp_path):
+    for step in (0, 10):
+        hub.add("plan/series", one_file(5 + step), f"step{step}")
+    models = write_models(
+        tmp_path / "models.tsv",
+        [row("one", "hf:plan/series@step10"), row("many", "hf:plan/series@step{step}", series="0,10")],
+    )
+    plans, _ = plan(hub_client, models)
+    for cost in ("move", "checkpoint", "store"):
+        assert plans["many"][cost] == 2 * plans["one"][cost] > 0
+    assert "2 checkpoints" in plans["many"]["note"]

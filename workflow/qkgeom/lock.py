@@ -69,9 +69,9 @@ def write_lock(path: Path, pins: Iterable[Pin]) -> None:
 
 
 def hub_address(model: Model) -> str | None:
-    """`org/name@revision` of a row whose weights are on the hub, else None."""
+    """`org/name@revision` of a row whose weights are on the hub, else None; a series is not pinned, its revisions are steps."""
     scheme, address = split_uri(model.uri)
-    return None if scheme != "hf" else address if "@" in address else f"{address}@main"
+    return None if scheme != "hf" or model.series else address if "@" in address else f"{address}@main"
 
 
 def pinned_uri(model: Model, pins: Mapping[str, Pin]) -> str:

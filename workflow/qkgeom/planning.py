@@ -60,7 +60,7 @@ def plan_models(rows: Sequence[Model], uris: Mapping[str, str], slots: int) -> l
 
     Args:
         rows: of models.tsv.
-        uris: model -> its URI, pinned.
+        uris: model -> its URI, pinned; of a series, that of its last checkpoint.
         slots: so many repositories are asked at a time.
 
     Raises:
@@ -77,7 +77,17 @@ def plan_models(rows: Sequence[Model], uris: Mapping[str, str], slots: int) -> l
             return {row.model: _plan(row, address, found) for row in sharing[address]}
 
     answers = ask_each(look, list(sharing), slots, "plan")
-    return [_answered(row, uris[row.model], addresses.get(row.model), answers) for row in rows]
+    return [_repeated(_answered(row, uris[row.model], addresses.get(row.model), answers), len(row.uris)) for row in rows]
+
+
+def _repeated(plan: Plan, times: int) -> Plan:
+    """The plan of a series, from that of its last checkpoint."""
+    if times == 1:
+        return plan
+    sums = {name: value and value * times for name in ("move", "checkpoint", "store") for value in [getattr(plan, name)]}
+    seconds = plan.seconds and round(START + (plan.seconds - START) * times, 1)
+    note = "; ".join(filter(None, [plan.note, f"{times} checkpoints, each taken to be as large as the last"]))
+    return replace(plan, **sums, seconds=seconds, note=note)
 
 
 def _answered(row: Model, uri: str, address: str | None, answers: Mapping[str, dict[str, Plan] | QkgeomError]) -> Plan:

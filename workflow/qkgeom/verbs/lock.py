@@ -23,7 +23,7 @@ def command(
     output: Annotated[Path, Option("--output", "-o", help="the lock")] = LOCK,
     hub_slots: Annotated[int, Option(min=1, help="repositories asked at a time")] = SLOTS,
 ) -> None:
-    """Pin models of the hub to the commit that their revision is now.
+    """Pin models of the hub to the commit that their revision is now; a series names its revisions itself and is left out.
 
     A repository that is missing or does not answer is named at the end, with exit code 1; the others are written, and its
     line stays as it was.

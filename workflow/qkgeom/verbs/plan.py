@@ -38,7 +38,7 @@ def command(
         read_preset(preset)  # it exists
     rows = [row for row in read_models(models).values() if preset is None or preset in row.presets.split(",")]
     pins = read_lock(lock)
-    plans = plan_models(rows, {row.model: pinned_uri(row, pins) for row in rows}, hub_slots)
+    plans = plan_models(rows, {row.model: row.uris[-1] if row.series else pinned_uri(row, pins) for row in rows}, hub_slots)
     total = _total(plans)
     if as_json:
         answer = {"models": [asdict(plan) for plan in plans], "total": asdict(total), "how": HOW}
