@@ -37,7 +37,7 @@ def whole_file(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{uuid.uuid4().hex[:12]}.tmp.{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
+        sweep(target)
         yield temporary
         publish(temporary, target)
     except OSError as error:
@@ -93,7 +93,7 @@ def write_csv(target: Path, table: pd.DataFrame) -> None:
     write_text(target, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
-def _sweep(target: Path) -> None:
+def sweep(target: Path) -> None:
     """Removes what a killed writer of `target` left."""
     for left in target.parent.glob(f".*.tmp.{glob.escape(target.name)}"):
         with suppress(OSError):
