@@ -86,12 +86,9 @@ def _require_known(model: Model, where: str) -> None:
 def _require_one_checkpoint_or_steps(model: Model) -> None:
     if model.series and model.sha256:
         raise UsageError("a sha256 says nothing about a series", found=model.sha256, fix="leave the sha256 out")
-    if not model.series and placeholders(model.uri):
-        raise UsageError("a URI has a place for a step, and no series of steps", found=model.uri, fix="fill the cell `series`")
-    if not model.series and model.group == SERIES:
-        raise UsageError(
-            f"group {SERIES} shows series, and this is one checkpoint", found=model.uri, fix="fill the cell `series`"
-        )
+    if not model.series and (placeholders(model.uri) or model.group == SERIES):
+        what = f"a URI with a place for a step, or of group {SERIES}, needs a series of steps"
+        raise UsageError(what, found=model.uri, fix="fill the cell `series`")
 
 
 def select(models: Mapping[str, Model], preset: str, only: Sequence[str], package_index: bool) -> list[Model]:
