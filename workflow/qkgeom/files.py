@@ -38,7 +38,7 @@ def whole_file(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{uuid.uuid4().hex[:12]}.tmp.{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
+        sweep(target)
         yield temporary
         publish(temporary, target)
     except OSError as error:
@@ -67,14 +67,19 @@ def refused(target: Path, error: OSError) -> TransientFault:
     )
 
 
-def locked(file: IO[bytes]) -> bool:
-    """Locks a file until it is closed, and says whether nobody else has it locked."""
+def locked(file: IO[bytes], without_locks: bool) -> bool:
+    """Locks a file until it is closed, and says whether nobody else has it locked.
+
+    Args:
+        file: open.
+        without_locks: the answer on a file system that has no locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # this file system has no locks
-        pass
+    except OSError:
+        return without_locks
     return True
 
 
@@ -105,7 +110,7 @@ def write_csv(target: Path, table: pd.DataFrame) -> None:
     write_text(target, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
 
 
-def _sweep(target: Path) -> None:
+def sweep(target: Path) -> None:
     """Removes what a killed writer of `target` left."""
     for left in target.parent.glob(f".*.tmp.{glob.escape(target.name)}"):
         with suppress(OSError):

@@ -2,7 +2,7 @@
 
 Beside the unfinished file lies a journal: one line for what the file will be, then one per finished group with the
 digests of its tensors. A later writer of the same file checks these and goes on after them. A writer holds a lock on its
-file, so that two at a time write a file each; where locks do nothing, both write the same bytes to the same places.
+file, so that two at a time write a file each; on a file system without locks nothing is taken up.
 A finished file keeps its journal until `settle`, since the manifest comes last, after the other snapshots of a series.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 from qkgeom.artifacts import StoredTensor
 from qkgeom.containers.base import DTYPE_NAMES
 from qkgeom.errors import QkgeomError, TransientFault
-from qkgeom.files import locked, publish, refused
+from qkgeom.files import locked, publish, refused, sweep
 
 CHUNK = 2**22  # bytes put in order at a time
 BLOCK = 16  # numbers of the last axis put in order at a time
@@ -95,6 +95,7 @@ def snapshot_file(
     first_line = json.dumps({"identity": identity, "header": hashlib.sha256(header).hexdigest()}).encode() + b"\n"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target)
         _reopen(target)
         with ExitStack() as opened:
             path, file = _taken_up(target, groups, len(header), first_line, opened) or _new(
@@ -114,6 +115,9 @@ def snapshot_file(
                 if not path.exists():
                     _journal_of(path).unlink(missing_ok=True)
     except OSError as error:
+        place = Path(error.filename) if error.filename is not None else target.parent
+        if place not in target.parents and target.parent not in place.parents:
+            raise  # an error of reading something else inside the block
         raise refused(target, error) from error
 
 
@@ -176,9 +180,11 @@ def _in_order(array: np.ndarray) -> np.ndarray:
 def _reopen(target: Path) -> None:
     """Makes a finished file without a manifest an unfinished one again."""
     journal, path = _settled_journal(target), _unfinished(target)
-    with suppress(FileNotFoundError):
-        journal.replace(_journal_of(path))
-        target.replace(path)
+    if journal.exists() and target.exists():
+        with suppress(FileNotFoundError):  # another process does the same
+            journal.replace(_journal_of(path))
+            target.replace(path)
+    journal.unlink(missing_ok=True)
 
 
 def _unfinished(target: Path) -> Path:
@@ -189,8 +195,10 @@ def _new(
     target: Path, groups: Sequence[Sequence[StoredTensor]], header: bytes, first_line: bytes, opened: ExitStack
 ) -> tuple[Path, SnapshotFile]:
     path = _unfinished(target)
-    data = opened.enter_context(path.open("xb"))
-    locked(data)
+    unseen = path.with_name(path.name.replace(".partial.", ".tmp.", 1))  # until it is locked
+    data = opened.enter_context(unseen.open("xb"))
+    locked(data, without_locks=False)
+    unseen.replace(path)
     journal = opened.enter_context(_journal_of(path).open("xb"))
     data.write(header)
     data.flush()
@@ -207,7 +215,7 @@ def _taken_up(
     for path in sorted(target.parent.glob(f".*.partial.{glob.escape(target.name)}")):
         with suppress(FileNotFoundError), ExitStack() as files:
             data = files.enter_context(path.open("r+b"))
-            if not locked(data) or not os.path.samestat(os.fstat(data.fileno()), path.stat()):
+            if not locked(data, without_locks=False) or not os.path.samestat(os.fstat(data.fileno()), path.stat()):
                 continue  # being written, or just finished
             journal = files.enter_context(_journal_of(path).open("r+b"))
             if taken is None and journal.readline() == first_line:

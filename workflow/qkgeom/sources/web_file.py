@@ -62,7 +62,7 @@ def _is_whole(target: Path, sha256: str) -> bool:
 def _alone(target: Path) -> Iterator[None]:
     """Waits until no other process fetches the same file."""
     with target.with_name(f".{target.name}.lock").open("wb") as file:
-        if not locked(file):
+        if not locked(file, without_locks=True):
             logger.info("%s is being fetched by another process: waiting for it", target.name)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
