@@ -54,7 +54,13 @@ wildcard_constraints:
 def extract_arguments(wildcards):
     """What `extract` is told of a model: its row, with the commit that models.lock pins it to."""
     row = ALL_MODELS[wildcards.model]
-    options = {"series": row.series, "layout": row.layout, "sha256": row.sha256, "n-head": row.n_head, "n-kv-head": row.n_kv_head}
+    options = {
+        "series": row.series,
+        "layout": row.layout,
+        "sha256": row.sha256,
+        "n-head": row.n_head,
+        "n-kv-head": row.n_kv_head,
+    }
     return shlex.join([URIS[row.model], *(word for key, value in options.items() if value for word in (f"--{key}", value))])
 
 
