@@ -204,13 +204,13 @@ def test_who_may_not_read_a_model_is_told_what_to_do(hub: Hub, hub_client: Clien
     hub.add("tiny/gated", whole(6), gated=True)
     hub.add("tiny/private", whole(7), private=True)
     licence = f"accept the licence at {hub.url()}/tiny/gated"
-    expect(hub_client.fetch("tiny/gated"), "ModelFault", licence, "HF_TOKEN", "HTTP 401", "Access is restricted")
+    expect(hub_client.fetch("tiny/gated"), "AccessRefused", licence, "HF_TOKEN", "HTTP 401", "Access is restricted")
     expect(hub_client.fetch("tiny/private"), "ModelFault", "or it is private", "HF_TOKEN")
     with client(tmp_path / "stranger", hub, HF_TOKEN="hf_wrong") as stranger:
-        expect(stranger.fetch("tiny/gated"), "ModelFault", licence, "HF_TOKEN", "HTTP 403")
+        expect(stranger.fetch("tiny/gated"), "AccessRefused", licence, "HF_TOKEN", "HTTP 403")
         expect(stranger.fetch("tiny/private"), "ModelFault", "no such repository, or it is private", "HTTP 404")
         hub.fail("api/models", status=401, headers={"X-Error-Message": "Invalid credentials in Authorization header"})
-        expect(stranger.fetch("tiny/gated"), "ModelFault", "the token is wrong", "Invalid credentials")
+        expect(stranger.fetch("tiny/gated"), "AccessRefused", "the token is wrong", "Invalid credentials")
     assert not hub.asked("storage")
     assert len(hub.asked("/resolve/")) == 2  # a refusal is not asked again
     hub.reset()

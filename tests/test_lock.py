@@ -171,3 +171,15 @@ def test_locking_imports_neither_torch_nor_transformers(tmp_path):
         result = subprocess.run(command, cwd=ROOT / "workflow", env=offline.env, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "1 of 1 models are not pinned" in result.stdout
+
+
+def test_names_of_timm_are_pinned_in_their_repository(hub: Hub, hub_client: Client, tmp_path):
+    name = "vit_tiny_patch16_224.augreg_in21k"
+    commit = hub.add(f"timm/{name}", bert(11))
+    models = table(tmp_path / "models.tsv", tiny=f"timm:{name}", none="timm:vit_tiny_patch16_224.of_nobody")
+    result = lock(hub_client, models)
+    assert result.returncode == 1 and "1 of 2 models are not pinned: none" in result.stderr
+    assert "of_nobody" in result.stderr and "Traceback" not in result.stderr
+    pins = read_lock(tmp_path / "models.lock")
+    assert pins == {"tiny": Pin("tiny", f"timm/{name}@main", commit)}
+    assert pinned_uri(Model(**row("tiny", f"timm:{name}")), pins) == f"timm:{name}@{commit}"

@@ -239,3 +239,15 @@ def test_a_series_counts_every_checkpoint(hub: Hub, hub_client: Client, tmp_path
     for cost in ("move", "checkpoint", "store"):
         assert plans["many"][cost] == 2 * plans["one"][cost] > 0
     assert "2 checkpoints" in plans["many"]["note"]
+
+
+def test_names_of_timm_are_planned_in_their_repository(hub: Hub, hub_client: Client, tmp_path):
+    name = "vit_tiny_patch16_224.augreg_in21k"
+    config = json.dumps({"model_type": "timm_vit", "d_model": D, "n_head": 4, "n_layer": 1}).encode()
+    hub.add(
+        f"timm/{name}", {"config.json": config, "model.safetensors": save({"blocks.0.attn.qkv.weight": np.ones((3 * D, D))})}
+    )
+    rows = [row("tiny", f"timm:{name}", "timm_vit"), row("none", "timm:vit_tiny_patch16_224.of_nobody", "timm_vit")]
+    plans, _ = plan(hub_client, write_models(tmp_path / "models.tsv", rows))
+    assert plans["tiny"]["state"] == "headers" and plans["tiny"]["move"] == 2 * D * D * 8  # of q, k and v two
+    assert plans["none"]["state"] == "unusable"

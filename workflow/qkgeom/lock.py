@@ -10,7 +10,7 @@ from pathlib import Path
 from qkgeom.errors import UsageError
 from qkgeom.files import write_text
 from qkgeom.registry import MODELS, Model
-from qkgeom.sources import split_uri
+from qkgeom.sources import on_hub, split_uri
 
 LOCK = MODELS.with_suffix(".lock")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -69,9 +69,13 @@ def write_lock(path: Path, pins: Iterable[Pin]) -> None:
 
 
 def hub_address(model: Model) -> str | None:
-    """`org/name@revision` of a row whose weights are on the hub, else None; a series is not pinned, its revisions are steps."""
-    scheme, address = split_uri(model.uri)
-    return None if scheme != "hf" or model.series else address if "@" in address else f"{address}@main"
+    """`org/name@revision` of a row whose weights are on the hub, else None; a series is not pinned, its revisions are steps.
+
+    Raises:
+        ModelFault: timm has no weights of this name, or not on the hub.
+    """
+    address = None if model.series else on_hub(model.uri)
+    return address if address is None or "@" in address else f"{address}@main"
 
 
 def pinned_uri(model: Model, pins: Mapping[str, Pin]) -> str:
@@ -79,9 +83,11 @@ def pinned_uri(model: Model, pins: Mapping[str, Pin]) -> str:
 
     Raises:
         UsageError: the lock's line is of another repository or revision than the row.
+        ModelFault: see `hub_address`.
     """
-    address, pin = hub_address(model), pins.get(model.model)
-    if address is None or pin is None:
+    pin = pins.get(model.model)
+    address = pin and hub_address(model)
+    if pin is None or address is None:
         return model.uri
     if pin.repository != address:
         raise UsageError(
@@ -91,4 +97,5 @@ def pinned_uri(model: Model, pins: Mapping[str, Pin]) -> str:
             expected=address,
             fix=f"run `python -m qkgeom lock {model.model}`",
         )
-    return f"hf:{address.partition('@')[0]}@{pin.commit}"
+    scheme, name = split_uri(model.uri)
+    return f"{scheme}:{name.partition('@')[0]}@{pin.commit}"

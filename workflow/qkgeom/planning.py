@@ -11,7 +11,7 @@ from qkgeom.extraction import ranges_of, tensors_to_store
 from qkgeom.layouts import layout_named
 from qkgeom.locate import Layer, find_layers
 from qkgeom.registry import Model
-from qkgeom.sources import checkpoint_of, split_uri
+from qkgeom.sources import checkpoint_of, on_hub
 from qkgeom.sources.base import Fetched
 from qkgeom.sources.hub import Survey, survey
 from qkgeom.sources.hub_faults import public_endpoint
@@ -42,12 +42,12 @@ class Plan:
         store: bytes of the artifact.
         seconds: roughly, to store and to score it; see `HOW`.
         note: why it is no `headers`.
-        address: where its weights are.
+        uri: where its weights are.
     """
 
     model: str
     state: str
-    address: str
+    uri: str
     move: int | None = None
     checkpoint: int | None = None
     store: int | None = None
@@ -66,18 +66,20 @@ def plan_models(rows: Sequence[Model], uris: Mapping[str, str], slots: int) -> l
     Raises:
         UsageError: an address is not of its form, or HF_ENDPOINT is no address.
     """
-    addresses = {row.model: address for row in rows for scheme, address in [split_uri(uris[row.model])] if scheme == "hf"}
     sharing: dict[str, list[Model]] = {}
     for row in rows:
-        if row.model in addresses:
-            sharing.setdefault(addresses[row.model], []).append(row)
+        sharing.setdefault(uris[row.model], []).append(row)
 
-    def look(address: str) -> dict[str, Plan]:
+    def look(uri: str) -> dict[str, Plan]:
+        address = on_hub(uri)
+        if address is None:
+            note = "not on the hub: its size is not asked for"
+            return {row.model: Plan(row.model, "elsewhere", uri, note=note) for row in sharing[uri]}
         with survey(address) as found:
-            return {row.model: _plan(row, address, found) for row in sharing[address]}
+            return {row.model: _plan(row, uri, found) for row in sharing[uri]}
 
     answers = ask_each(look, list(sharing), slots, "plan")
-    return [_repeated(_answered(row, uris[row.model], addresses.get(row.model), answers), len(row.uris)) for row in rows]
+    return [_repeated(_answered(row, uris[row.model], answers[uris[row.model]]), len(row.uris)) for row in rows]
 
 
 def _repeated(plan: Plan, times: int) -> Plan:
@@ -90,51 +92,48 @@ def _repeated(plan: Plan, times: int) -> Plan:
     return replace(plan, **sums, seconds=seconds, note=note)
 
 
-def _answered(row: Model, uri: str, address: str | None, answers: Mapping[str, dict[str, Plan] | QkgeomError]) -> Plan:
-    if address is None:
-        return Plan(row.model, "elsewhere", uri, note="not on the hub: its size is not asked for")
-    answer = answers[address]
+def _answered(row: Model, uri: str, answer: dict[str, Plan] | QkgeomError) -> Plan:
     if isinstance(answer, AccessRefused):
-        page = f"{public_endpoint()}/{address.partition('@')[0]}"
-        return Plan(row.model, "gated", address, note=f"accept the licence at {page}, and set HF_TOKEN")
+        page = f"{public_endpoint()}/{on_hub(uri).partition('@')[0]}"
+        return Plan(row.model, "gated", uri, note=f"accept the licence at {page}, and set HF_TOKEN")
     if isinstance(answer, ModelFault):
-        return Plan(row.model, "unusable", address, note=answer.what)
-    return _estimate(row, address, answer.what) if isinstance(answer, QkgeomError) else answer[row.model]
+        return Plan(row.model, "unusable", uri, note=answer.what)
+    return _estimate(row, uri, answer.what) if isinstance(answer, QkgeomError) else answer[row.model]
 
 
-def _plan(row: Model, address: str, found: Survey) -> Plan:
+def _plan(row: Model, uri: str, found: Survey) -> Plan:
     try:
         if found.opened is not None:
-            return _from_headers(row, address, found, found.opened)
+            return _from_headers(row, uri, found, found.opened)
     except ModelFault as fault:
-        return Plan(row.model, "unusable", address, note=fault.what)
+        return Plan(row.model, "unusable", uri, note=fault.what)
     away = sum(size or 0 for size in found.there.values())
     if any(name.endswith(_WHOLE) for name in (*found.here, *found.there)):
-        return replace(_estimate(row, address, "its file is moved whole", _size(found)), move=away)
-    plan = _estimate(row, address, "a torch file, whose directory is not read here", _size(found))
+        return replace(_estimate(row, uri, "its file is moved whole", _size(found)), move=away)
+    plan = _estimate(row, uri, "a torch file, whose directory is not read here", _size(found))
     return plan if plan.move is None else replace(plan, move=min(plan.move, away))
 
 
-def _from_headers(row: Model, address: str, found: Survey, opened: Fetched) -> Plan:
+def _from_headers(row: Model, uri: str, found: Survey, opened: Fetched) -> Plan:
     layout, heads = layout_named(row.layout), heads_from(*(int(each) if each else None for each in (row.n_head, row.n_kv_head)))
-    checkpoint = checkpoint_of(f"hf:{address}", opened, heads=heads)
+    checkpoint = checkpoint_of(uri, opened, heads=heads)
     layers = find_layers(checkpoint, layout)
     store = sum(tensor.nbytes for layer in layers for tensor in tensors_to_store(checkpoint, layout, layer))
     move = sum(span.stop - span.start for span in spans_of([ranges_of(checkpoint, layer) for layer in layers]))
     seconds = _seconds(store, sum(map(_operations, layers)))
-    return Plan(row.model, "headers", address, move, _size(found), store, seconds)
+    return Plan(row.model, "headers", uri, move, _size(found), store, seconds)
 
 
-def _estimate(row: Model, address: str, note: str, size: int = 0) -> Plan:
+def _estimate(row: Model, uri: str, note: str, size: int = 0) -> Plan:
     """From the row, and the checkpoint's size if it is known."""
     if not (row.n_params and row.qk_params):
-        return Plan(row.model, "estimate", address, checkpoint=size or None, note=f"{note}; no qk_params in models.tsv")
+        return Plan(row.model, "estimate", uri, checkpoint=size or None, note=f"{note}; no qk_params in models.tsv")
     n_params, n_qk = int(row.n_params), int(row.qk_params)
     width = size / n_params if size else 2 if n_params > 1e9 else 4
     stored = round(n_qk * width)
     d_model = (32 * n_qk) ** (1 / 3)  # d_model / 64 layers, each with 2 d_model^2 of them
     seconds = _seconds(stored, 2 * d_model * n_qk)
-    return Plan(row.model, "estimate", address, stored, size or round(n_params * width), stored, seconds, note)
+    return Plan(row.model, "estimate", uri, stored, size or round(n_params * width), stored, seconds, note)
 
 
 def _size(found: Survey) -> int:

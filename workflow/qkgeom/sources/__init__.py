@@ -13,7 +13,7 @@ from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import Fetched
 
-__all__ = ["Fetched", "checkpoint_of", "open_checkpoint", "snapshots_of"]
+__all__ = ["Fetched", "checkpoint_of", "on_hub", "open_checkpoint", "snapshots_of"]
 
 # scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`, or, for a series of
 # checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
@@ -59,6 +59,19 @@ def _exists(path: str) -> bool:
 def source_module(uri: str) -> str:
     """Name of the module that fetches `uri`, e.g. `qkgeom.sources.hub`."""
     return f"{__name__}.{SCHEMES[split_uri(uri)[0]]}"
+
+
+def on_hub(uri: str) -> str | None:
+    """Where on the model hub a URI's weights are, `org/name` with the revision if one is given; None if elsewhere.
+
+    Raises:
+        UsageError, ModelFault: see `split_uri` and the source.
+    """
+    scheme, address = split_uri(uri)
+    if scheme == "hf":
+        return address
+    source = importlib.import_module(source_module(uri))
+    return source.hub_address(address) if hasattr(source, "hub_address") else None
 
 
 def snapshots_of(uri: str) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ def _total(plans: Sequence[Plan]) -> Plan:
     """The sum; a checkpoint that several models share counts once."""
     states = [plan.state for plan in plans]
     note = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    checkpoints = {plan.address: plan.checkpoint or 0 for plan in plans}
+    checkpoints = {plan.uri: plan.checkpoint or 0 for plan in plans}
     move, store = (sum(getattr(plan, which) or 0 for plan in plans) for which in ("move", "store"))
     seconds = round(sum(plan.seconds or 0.0 for plan in plans), 1)
     return Plan("total", "", "", move, sum(checkpoints.values()), store, seconds, note)
