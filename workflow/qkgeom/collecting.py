@@ -48,7 +48,9 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
 
 def with_sizes(models: Sequence[Model], records: Mapping[str, Mapping[str, object]]) -> list[Model]:
     """Models trained here with their number of parameters, from the record of their run (by URI)."""
-    return [replace(each, n_params=str(records[each.uri]["n_params"])) if each.uri in records else each for each in models]
+    return [
+        replace(each, n_params=str(records[each.uri]["n_params"] or "")) if each.uri in records else each for each in models
+    ]
 
 
 def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -46,5 +47,16 @@ def require_valid(value: Mapping[str, object], name: str, where: object) -> None
         missing = [name for name in error.schema["required"] if name not in error.instance]
         raise UsageError(f"{', '.join(missing)} is missing", where=where, fix="add it")
     expected = error.schema.get("description") if error.validator in ("pattern", "oneOf") else None
-    expected = expected or error.message.removeprefix(f"{error.instance!r} ")
-    raise UsageError(f"{key} has a value that is not allowed", where=where, found=repr(error.instance), expected=expected)
+    expected = expected or f"{error.validator} {error.validator_value}"
+    fix = "write numbers with a point and an exponent's sign: 5.0e-5" if _like_a_number(error.instance) else None
+    raise UsageError(
+        f"{key} has a value that is not allowed", where=where, found=repr(error.instance), expected=expected, fix=fix
+    )
+
+
+def _like_a_number(value: object) -> bool:
+    """Whether it is a text that YAML does not take for a number, and a person would: 5e-5."""
+    try:
+        return isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return False

@@ -12,8 +12,8 @@ __all__ = ["draw", "numbers"]
 PAPER = "supplement: vision models"
 CAPTION = (
     "Symmetry and directionality (excess) of the query-key matrices of vision models against the number of parameters: "
-    "median over layers, bars from the first to the third quartile. Symmetry is 1 for a symmetric and -1 for a skew- "
-    "symmetric matrix; negative directionality means that columns dominate. Models of nearly the same size stand side by "
+    "median over layers, bars from the first to the third quartile. Symmetry is 1 for a symmetric and -1 for a "
+    "skew-symmetric matrix; negative directionality means that columns dominate. Models of nearly the same size stand side by "
     "side."
 )
 GROUP = "vision"

@@ -14,7 +14,7 @@ def snapshots(address: str) -> list[tuple[str, str]]:
     """The run's snapshots in order: step, and the URI of its checkpoint.
 
     Raises:
-        ModelFault: the run is not done, diverged, or learned too little.
+        ModelFault: the run is not done, could not be trained, diverged, or learned too little.
     """
     folder = RUNS / address
     try:
@@ -31,6 +31,8 @@ def snapshots(address: str) -> list[tuple[str, str]]:
             expected=f"better by {measured['margin']:g} at least",
             fix="train it longer or otherwise (its preset), or state another margin in runs.tsv",
         )
+    if status == "failed":
+        raise ModelFault("this run could not be trained", where=folder, found=done["reason"], fix="mend its row or preset")
     if status != "ok":
         raise ModelFault("this run diverged", where=folder, found=f"a loss that is not finite by step {last}")
     return [(str(step), f"file:{folder}/snapshots/{step:07d}") for step in kept]

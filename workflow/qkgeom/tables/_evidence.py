@@ -48,6 +48,7 @@ def summary(pairs: pd.DataFrame) -> dict[str, object]:
     return {
         "pairs": len(counted),
         "in favour": n_for,
+        "against": n_against,
         "median": effects.median(),
         "min": effects.min(),
         "max": effects.max(),

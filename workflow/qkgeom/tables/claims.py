@@ -40,6 +40,10 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
 
 def _row(title: str, found: dict) -> dict[tuple[str, str], object]:
     test = f"{found['p']:.2g}" if found["p"] is not None else "too few pairs" if found["pairs"] else None
-    counts = {("Pairs", "All"): str(found["pairs"]), ("Pairs", "For"): str(found["in favour"])}
+    counts = {
+        ("Pairs", "All"): str(found["pairs"]),
+        ("Pairs", "For"): str(found["in favour"]),
+        ("Pairs", "Against"): str(found["against"]),
+    }
     effects = {("Effect", name.capitalize()): found[name] for name in ("median", "min", "max")}
     return {("", "Claim"): title, **counts, **effects, ("", "p"): test, ("", "Verdict"): found["verdict"]}

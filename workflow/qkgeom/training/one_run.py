@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from qkgeom.digests import code_digest
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
 from qkgeom.training.families.base import Data
 from qkgeom.training.plans import Plan
@@ -37,10 +38,14 @@ def train_run(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, ob
         `n_params`, `measured` (metric, value, baseline, gain, margin), `snapshots`, `definition`.
 
     Raises:
+        ModelFault: its recipe and corpus give no examples.
         TransientFault: it was told to stop (SIGTERM, Ctrl-C) and its state is saved, or the disk refuses a write.
     """
     corpus = read_corpus(corpora / plan.corpus) if plan.corpus else None
-    data = plan.family.data(plan.recipe, corpus)
+    try:
+        data = plan.family.data(plan.recipe, corpus)
+    except UsageError as error:
+        raise ModelFault(f"a run has no examples to train on: {error}", where=folder) from error
     code = code_digest("training.one_run", f"training.families.{plan.family.name}")
     definition = {**asdict(plan.recipe), **asdict(plan.schedule), "family": plan.family.name, "margin": plan.margin}
     definition |= {"corpus": plan.corpus, "data_digest": data.digest, "code": code}
@@ -57,6 +62,8 @@ def _trained(
     model = family.build(plan.recipe, corpus)
     outcome = loop.train(model, data, folder, schedule, plan.recipe.seed, family.is_query_or_key, definition)
     record = {**vars(outcome), "n_params": sum(each.numel() for each in model.parameters())}
+    if outcome.status == "diverged":
+        logger.warning("%s diverged: its loss is not finite after step %d", folder.name, outcome.steps)
     if outcome.status == "ok":
         measured = family.measure(model, data, data.heldout_batches(schedule.batch, MEASURED))
         record["measured"] = {**vars(measured), "gain": measured.gain, "margin": plan.margin}

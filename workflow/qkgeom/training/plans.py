@@ -46,6 +46,9 @@ def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
         UsageError: the preset has no sizes for this family, they do not fit the schema, or there is no such model.
     """
     family, where = families.load(run.family), f"the preset's training of {run.name}"
+    if unknown := set(training.get("families", {})) - set(families.names()):
+        found, expected = ", ".join(sorted(unknown)), ", ".join(families.names())
+        raise UsageError("a preset trains an unknown family", where="its `families`", found=found, expected=expected)
     own = training.get("families", {}).get(family.name)
     if own is None:
         expected = f"an entry {family.name} in `families`"

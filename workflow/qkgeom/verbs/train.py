@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
-from qkgeom.errors import UsageError
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
 from qkgeom.runs import RUNS, read_runs
 from qkgeom.settings import PRESETS, read_preset
+from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
 from qkgeom.training.plans import Plan, plan_run
+
+logger = logging.getLogger(__name__)
 
 
 def command(
@@ -32,7 +37,18 @@ def command(
     if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
         raise UsageError("a run reads a corpus, and none is given", found=", ".join(readers), fix="give --corpora")
     for run, plan in plans.items():
-        write_json(output / run / "done.json", train_run(plan, corpora, output / run))
+        write_json(output / run / "done.json", _train(plan, corpora, output / run))
+
+
+def _train(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, object]:
+    """The run's record, also if it cannot be trained: the runs after it, and the figures, go on without it."""
+    try:
+        return train_run(plan, corpora, folder)
+    except ModelFault as fault:
+        logger.error("%s failed: %s", folder.name, fault)
+        write_losses(folder, [])
+        nothing = {"steps": 0, "heldout_loss": None, "n_params": None, "snapshots": []}
+        return {"status": "failed", "reason": str(fault), **nothing}
 
 
 def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[str, Plan]:
