@@ -598,7 +598,6 @@ def test_a_model_that_does_not_exist(name, value):
     ("recipe", "schedule", "more", "told"),
     [
         ({"objective": "prefix"}, {}, [], "family custom has no such objective"),
-        ({"length": 100_000}, {}, [], "a corpus is shorter than one sequence"),
         ({}, {"snapshots": (0, 5)}, [], "the snapshots do not fit the run"),
         ({}, {"batch": 0}, [], "batch has a value that is not allowed"),
         ({}, {}, ["--device", "cuda:99"], "there is no such device"),
@@ -613,6 +612,16 @@ def test_the_command_says_what_is_wrong(corpus, tmp_path, recipe, schedule, more
     code, errors = Command(argv, tmp_path).end()
     assert code == 2 and told in " ".join(errors.replace("│", " ").split()) and "Traceback" not in errors
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.faults
+def test_a_run_that_cannot_be_trained_is_recorded_and_stops_no_other(corpus, tmp_path):
+    argv = arguments(corpus, tmp_path / "runs" / RUN, replace(RECIPE, length=100_000))
+    code, errors = Command(argv, tmp_path).end()
+    assert code == 0 and f"{RUN} failed" in errors and "a corpus is shorter than one sequence" in errors
+    done = json.loads((tmp_path / "runs" / RUN / "done.json").read_text())
+    assert done["status"] == "failed" and "shorter than one sequence" in done["reason"]
+    assert (tmp_path / "runs" / RUN / "losses.csv").read_text() == "model,step,split,loss\n"
 
 
 @pytest.mark.faults

@@ -135,15 +135,19 @@ def test_a_longer_schedule_trains_again_and_what_shares_its_job_does_not(trained
 
 
 @pytest.mark.slow
-def test_a_model_below_its_margin_fails_the_check_and_not_the_figures(trained, tmp_path):
+def test_a_run_that_learned_too_little_or_cannot_be_trained_fails_the_check_and_not_the_figures(trained, tmp_path):
     project = trained.copy(tmp_path / "copy")
     text = (project.folder / "workflow/presets/mini.yaml").read_text()
-    project.write("workflow/presets/mini.yaml", text.replace("require_margins: false", "require_margins: true"))
+    text = text.replace("require_margins: false", "require_margins: true")
+    project.write("workflow/presets/mini.yaml", text.replace("length: 32", "length: 100000"))
     result = project.snakemake()
     assert result.returncode == 1
     found = (project.folder / "results/mini/check.txt").read_text()
     assert "mini.vit.s0 failed: this model learned too little to be a data point" in found
-    assert "mini.t5.s0.encoder failed" in found and "mini.encoder-2l-reference.s0 failed" not in found
+    assert (
+        "mini.t5.s0.encoder failed: this run could not be trained" in found
+        and "mini.encoder-2l-reference.s0 failed" not in found
+    )
     assert (project.folder / "results/mini/figures/dynamics.pdf").exists()
 
 
