@@ -11,7 +11,8 @@ import pytest
 
 from checkpoints import bert_config, bert_tensors, llama_config, llama_tensors, write_bert, write_checkpoint, write_llama
 from project import qkgeom
-from qkgeom.scoring import COLUMNS
+from qkgeom.scoring import COLUMNS, SCORES
+from qkgeom.standing import print_scores
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +161,21 @@ def test_a_model_with_two_parts_is_scored_by_part(tmp_path):
 def test_where_a_model_stands_among_scored_models(bert, tmp_path):
     summary = tmp_path / "results/mini/collected/summary.csv"
     summary.parent.mkdir(parents=True)
-    summary.write_text("model,role,symmetry_median\na,encoder,-0.9\nb,encoder,0.9\nc,decoder,-0.8\n")
+    rows = ["a,encoder,language,-0.9", "b,encoder,vision,0.9", "c,decoder,language,-0.8", "d,decoder,training,0.8"]
+    summary.write_text("\n".join(["model,role,group,symmetry_median", *rows]) + "\n")
     shown = qkgeom("score", str(bert), cwd=tmp_path).stdout
     assert "Scored encoders: 1 of 2 are less symmetric than this model; they range from -0.900 to +0.900" in shown
     assert "One scored decoder: symmetry -0.800" in shown
+
+
+def test_the_snapshots_of_a_series_are_told_apart(capsys):
+    row = {"model": "m", "layer": 0, "head": "all", "n_row_outliers": 1, "n_col_outliers": 1, "status": "ok", "fro_norm": 1.0}
+    scores = [dict.fromkeys(SCORES, value) for value in (0.25, 0.75)]
+    print_scores([{**row, **scores[0], "snapshot": "0"}, {**row, **scores[1], "snapshot": "400"}])
+    shown = capsys.readouterr().out
+    assert "snapshot" in shown and "Median over layers of snapshot 400: symmetry +0.750" in shown
+    print_scores([{**row, **scores[0], "snapshot": "0"}])
+    assert "snapshot" not in capsys.readouterr().out
 
 
 def test_an_artifact_is_found_by_its_id(artifact, tmp_path):

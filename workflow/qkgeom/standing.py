@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qkgeom.scoring import SCORES, Row
@@ -21,21 +21,23 @@ def print_scores(rows: Sequence[Row]) -> None:
 
     console = Console(file=sys.stdout, highlight=False)
     with_heads = any(row["head"] != "all" for row in rows)
-    table = Table("layer", *(["head"] if with_heads else []), *HEADINGS, "status")
+    with_snapshots = len({row["snapshot"] for row in rows}) > 1
+    which = [name for name, shown in (("snapshot", with_snapshots), ("layer", True), ("head", with_heads)) if shown]
+    table = Table(*which, *HEADINGS, "status")
     for column in table.columns[-6:-1]:
         column.justify = "right"
     for row in rows:
         scores = [_number(row[name]) for name in SCORES]
-        head = [str(row["head"])] if with_heads else []
         outliers = f"{row['n_row_outliers']} / {row['n_col_outliers']}" if row["n_row_outliers"] is not None else "–"
         norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
-        table.add_row(str(row["layer"]), *head, *scores, norm, outliers, str(row["status"]))
+        table.add_row(*(str(row[name]) for name in which), *scores, norm, outliers, str(row["status"]))
     console.print(table)
     medians = medians_over_layers(rows)
     if not medians:
         console.print("No layer has a score.")
         return
-    console.print("Median over layers: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
+    of_last = f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
+    console.print(f"Median over layers{of_last}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
     console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
     for line in standing(str(rows[0]["model"]), medians["symmetry"], Path()):
         console.print(line)
@@ -49,12 +51,15 @@ def medians_over_layers(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def standing(model: str, symmetry: float, root: Path) -> list[str]:
-    """Where a median symmetry lies among the other encoders and decoders of the last run below `root`, a line each."""
+    """Where a median symmetry lies among the other encoders and decoders of the last run below `root`, a line each.
+
+    The custom models (group `training`) are left out: they are one recipe many times, some with a symmetric start.
+    """
     summaries = sorted(root.glob(SUMMARIES), key=lambda path: path.stat().st_mtime)
     if not summaries:
         return []
     with summaries[-1].open(newline="", encoding="utf-8") as file:
-        scored = {row["model"]: row for row in csv.DictReader(file) if row["symmetry_median"]}  # the last snapshot wins
+        scored = {row["model"]: row for row in csv.DictReader(file) if _counts(row)}  # the last snapshot wins
     scored.pop(model, None)
     lines = []
     for role in ("encoder", "decoder"):
@@ -67,6 +72,10 @@ def standing(model: str, symmetry: float, root: Path) -> list[str]:
                 f"model; they range from {min(values):+.3f} to {max(values):+.3f}, median {statistics.median(values):+.3f}"
             )
     return [*lines, f"({summaries[-1]})"] if lines else []
+
+
+def _counts(row: Mapping[str, str]) -> bool:
+    return bool(row["symmetry_median"]) and row["group"] != "training"
 
 
 def _number(value: object) -> str:
