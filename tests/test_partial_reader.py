@@ -87,7 +87,7 @@ def test_only_headers_and_the_needed_ranges_move(hub: Hub, hub_client: Client, t
     hub.add("tiny/partial", files)
     answer = extract(hub_client, "tiny/partial", tmp_path / "a")
     assert_llama(tmp_path / "a", 1)
-    assert left_in(tmp_path / "a") == ["final.safetensors", "manifest.json"]
+    assert left_in(tmp_path / "a") == ["digests.json", "final.safetensors", "manifest.json"]
     assert not answer["torch"]
     ranges = hub.ranges()
     sizes = [header_size(files[shard]) for shard in SHARDS]
@@ -168,7 +168,7 @@ def test_faults_that_pass(hub: Hub, hub_client: Client, tmp_path, request, match
     answer = extract(hub_client, repo, tmp_path / "a")
     assert answer["manifest"]["status"] == "ok", answer
     assert_llama(tmp_path / "a", seed)
-    assert left_in(tmp_path / "a") == ["final.safetensors", "manifest.json"]
+    assert left_in(tmp_path / "a") == ["digests.json", "final.safetensors", "manifest.json"]
     moved = answer["manifest"]["snapshots"]["final"]["source"]["bytes_moved"]
     assert moved == needed(files, seed) + len(files["config.json"]) + len(files[INDEX])  # each byte counted once
     assert len(answer["waits"]) == times
@@ -486,7 +486,7 @@ def test_a_killed_extraction_is_taken_up_again(hub: Hub, tmp_path):
     assert answer["manifest"]["status"] == "ok"
     for name in ("final.safetensors", "manifest.json"):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert left_in(folder) == ["final.safetensors", "manifest.json"]
+    assert left_in(folder) == ["digests.json", "final.safetensors", "manifest.json"]
 
 
 def finished(folder: Path, files: Mapping[str, bytes]) -> set[tuple[str, int, int]]:
@@ -508,7 +508,7 @@ def test_a_finished_file_without_its_manifest_is_not_fetched_again(hub: Hub, hub
     assert extract(hub_client, "tiny/settled", tmp_path / "a")["manifest"]["status"] == "ok"
     assert not hub.asked("storage") and not hub.asked("/resolve/")
     assert_llama(tmp_path / "a", 13)
-    assert left_in(tmp_path / "a") == ["final.safetensors", "manifest.json"]
+    assert left_in(tmp_path / "a") == ["digests.json", "final.safetensors", "manifest.json"]
 
 
 @pytest.mark.kill
@@ -530,7 +530,7 @@ def test_what_a_killed_extraction_left_is_checked(hub: Hub, hub_client: Client, 
         if damage == "other version":
             hub.add("tiny/left", sharded(10))
         assert extract(hub_client, "tiny/left", folder)["manifest"]["status"] == "ok"
-        assert left_in(folder) == ["final.safetensors", "manifest.json"]
+        assert left_in(folder) == ["digests.json", "final.safetensors", "manifest.json"]
         assert_llama(folder, 10 if damage == "other version" else 9)
         moved = sum(each.sent for each in hub.asked("storage GET"))
         layer = sum(each.nbytes for each in llama_tensors(9, **SIZES).values()) // N_LAYER
@@ -547,7 +547,7 @@ def test_two_processes_extract_one_model(hub: Hub, hub_client: Client, tmp_path)
         wait_for(lambda: len(list(folder.glob(".*.partial.*"))) == 2)  # each writes a file of its own
         assert [it.wait(pid) for pid in processes] == [0, 0]
     assert_llama(folder, 11)
-    assert left_in(folder) == ["final.safetensors", "manifest.json"]
+    assert left_in(folder) == ["digests.json", "final.safetensors", "manifest.json"]
     assert read_manifest(folder)["status"] == "ok"
 
 

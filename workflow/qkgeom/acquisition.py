@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from qkgeom.checkpoint import Heads
+from qkgeom.checksums import keep_for_later, read_earlier, require_as_earlier
 from qkgeom.console import track
 from qkgeom.errors import ModelFault
 from qkgeom.extraction import finish, store_snapshot
 from qkgeom.layouts import layout_for, layout_named
 from qkgeom.series import snapshots
+from qkgeom.snapshot_file import forget
 from qkgeom.sources import open_checkpoint, snapshots_of
 
 
@@ -46,11 +48,12 @@ def acquire(
     Raises:
         UsageError: the URI, the series, the layout or the part does not exist or cannot be.
         ModelFault: permanent: the model (of a series, one of its steps) is missing, gated, damaged, or does not fit the
-            layout, or a step is of another shape than the first.
+            layout, a step is of another shape than the first, or its bytes differ from what an earlier run read.
         TransientFault: the source cannot be reached, or the disk refuses the write.
     """
     named = layout_named(layout) if layout else None
     chosen = named
+    earlier = read_earlier(folder)
     stored: dict[str, dict] = {}
     for snapshot, address in snapshots(uri, series) if series else snapshots_of(uri):
         with open_checkpoint(address, sha256=sha256, architecture=architecture, heads=heads) as checkpoint:
@@ -61,6 +64,12 @@ def acquire(
             progress = partial(track, label=f"extract {model} {snapshot}")
             stored[snapshot] = store_snapshot(checkpoint, chosen, folder, model, snapshot, progress)
         _require_one_shape(stored, snapshot, address)
+        try:
+            require_as_earlier(earlier, snapshot, stored[snapshot], folder)
+        except ModelFault:
+            forget(folder / stored[snapshot]["file"])  # else the next try would take it up
+            raise
+    keep_for_later(earlier, stored, folder)
     return finish(folder, model, uri, chosen, stored)
 
 

@@ -102,7 +102,9 @@ def store_snapshot(
     records = [entry["read"] for entry in file.entries]
     return {
         "file": target.name,
-        "source": {**checkpoint.origin, "bytes_moved": moved},
+        "source": {"uri": checkpoint.uri, **checkpoint.origin, "bytes_moved": moved},
+        "architecture": checkpoint.config.get("model_type"),
+        **(vars(checkpoint.heads) if checkpoint.heads else {}),  # as the user stated them
         "not_in_W_qk": _flags(checkpoint, layout, layers),
         "bytes": {
             "checkpoint": sum(each.tensors[name].stop - each.tensors[name].start for name, each in checkpoint.where.items()),

@@ -83,6 +83,12 @@ def locked(file: IO[bytes], without_locks: bool) -> bool:
     return True
 
 
+def wait_for_lock(file: IO[bytes]) -> None:
+    """Locks a file until it is closed, when nobody else has it locked; not on a file system without locks."""
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
 def make_readable(path: Path) -> None:
     """Gives a file the permissions of any new file; some libraries (safetensors) give theirs to the owner alone."""
     path.chmod(0o666 & ~UMASK)

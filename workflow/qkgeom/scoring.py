@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from qkgeom import artifacts
 from qkgeom.device import choose_device
+from qkgeom.dropping import weights_of
 from qkgeom.files import write_text
 from qkgeom.scores import score_layer
 
@@ -35,23 +36,28 @@ def score_artifact(
 ) -> list[Row]:
     """Scores every snapshot and layer of an artifact, one layer in memory at a time.
 
+    Weights that were dropped are fetched again, a snapshot at a time, and dropped again.
+
     Args:
         folder: the artifact.
         heads: add a row per head.
         device: see `choose_device`.
-        progress: wraps the layers to show how far the work is.
+        progress: wraps the layers of a snapshot to show how far the work is.
 
     Raises:
-        ModelFault: a weights file is missing or cut short.
+        ModelFault: a weights file is cut short, or was dropped and cannot be fetched again as it was.
+        TransientFault: it was dropped and cannot be fetched now.
     """
     manifest = artifacts.read_manifest(folder)
     chosen = choose_device(device)
     logger.info("scoring on %s", chosen)
-    work = [(name, part["file"], layer) for name, part in manifest["snapshots"].items() for layer in part["layers"]]
     rows = []
-    for snapshot, file, layer in progress(work):
-        W_q, W_k = artifacts.read_layer(folder, file, layer["layer"])
-        rows += layer_rows(manifest["model"], snapshot, layer["layer"], to_torch(W_q, chosen), to_torch(W_k, chosen), heads)
+    for snapshot, part in manifest["snapshots"].items():
+        with weights_of(folder, manifest, snapshot) as place:
+            for layer in progress(part["layers"]):
+                W_q, W_k = artifacts.read_layer(place, part["file"], layer["layer"])
+                weights = to_torch(W_q, chosen), to_torch(W_k, chosen)
+                rows += layer_rows(manifest["model"], snapshot, layer["layer"], *weights, heads)
     return rows
 
 

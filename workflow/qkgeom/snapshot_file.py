@@ -126,6 +126,12 @@ def settle(target: Path) -> None:
     _settled_journal(target).unlink(missing_ok=True)
 
 
+def forget(target: Path) -> None:
+    """Removes a finished file for good."""
+    target.unlink(missing_ok=True)
+    settle(target)
+
+
 def _header(groups: Sequence[Sequence[StoredTensor]], metadata: Mapping[str, str]) -> bytes:
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0

@@ -150,6 +150,18 @@ def scoring_jobs():
     return [[model.model for name in names for model in RUNS[name].models(SETTINGS.preset)] for names in training_jobs()]
 
 
+def weights_after_scoring(models):
+    """Whether a scoring job keeps or drops weights; those that a figure shows stay, and those scored in one job with them."""
+    shown = {example.model for example in SETTINGS.examples.values()}
+    return "keep" if SETTINGS.keep_weights or shown & set(models) else "drop"
+
+
+def score_downloads(wildcards):
+    """1 where weights were dropped, so that scoring fetches them again."""
+    manifest = Path(f"results/models/{wildcards.model}/manifest.json")
+    return int(manifest.exists() and not any(manifest.parent.glob("*.safetensors")))
+
+
 def score_code():
     return code_digest("verbs.score", "containers.safetensors")
 

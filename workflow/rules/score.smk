@@ -21,12 +21,14 @@ rule score:
         runtime=60,
         gpu=1 if SETTINGS.device.startswith("cuda") else 0,
         device=SETTINGS.device,  # not a param: another device gives the same scores
+        weights=lambda wildcards: weights_after_scoring([wildcards.model]),  # not a param either
+        hub_slots=score_downloads,
     params:
         heads="--heads" if SETTINGS.heads else "--no-heads",
         code=score_code(),
     shell:
         "python -m qkgeom score results/models/{wildcards.model} {params.heads} --device {resources.device}"
-        " --threads {threads} --output {output} > {log} 2>&1"
+        " --threads {threads} --{resources.weights}-weights --output {output} > {log} 2>&1"
 
 
 for number, models_of_job in enumerate(scoring_jobs()):
@@ -51,13 +53,14 @@ for number, models_of_job in enumerate(scoring_jobs()):
             runtime=60,
             gpu=1 if SETTINGS.device.startswith("cuda") else 0,
             device=SETTINGS.device,
+            weights=weights_after_scoring(models_of_job),
         params:
             artifacts=expand("results/models/{model}", model=models_of_job),
             heads="--heads" if SETTINGS.heads else "--no-heads",
             code=score_code(),
         shell:
             "python -m qkgeom score {params.artifacts} --in-place {params.heads} --device {resources.device}"
-            " --threads {threads} > {log} 2>&1"
+            " --threads {threads} --{resources.weights}-weights > {log} 2>&1"
 
 
 rule collect:

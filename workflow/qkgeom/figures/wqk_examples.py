@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from qkgeom.artifacts import read_layer, read_manifest
+from qkgeom.dropping import weights_of
 from qkgeom.figures._style import MAPS, WIDTH, say
 from qkgeom.rendering import ROLES, Inputs
 from qkgeom.scores import score_layer
@@ -52,8 +53,9 @@ def _corner(role: str, folder: Path, layer: int) -> pd.DataFrame | None:
     manifest = read_manifest(folder)
     if manifest["status"] != "ok":
         return None  # a failed model is reported by `check`; figures go on without it
-    file = list(manifest["snapshots"].values())[-1]["file"]  # the last step stands for a series
-    W_q, W_k = read_layer(folder, file, layer)
+    last = list(manifest["snapshots"])[-1]  # which stands for a series
+    with weights_of(folder, manifest, last) as place:  # another preset, whose example it is not, may have dropped them
+        W_q, W_k = read_layer(place, manifest["snapshots"][last]["file"], layer)
     symmetry = score_layer(to_torch(W_q, "cpu"), to_torch(W_k, "cpu"))["all"].symmetry
     A, B = (W[:SIDE].astype(np.float64) for W in (W_q, W_k))
     rows, n_kv_head = len(B), B.shape[1]

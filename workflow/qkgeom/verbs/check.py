@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from qkgeom import artifacts
 from qkgeom.console import set_up_logging
+from qkgeom.dropping import dropped
 from qkgeom.errors import QkgeomError
 from qkgeom.files import write_text
 
@@ -29,6 +30,8 @@ def command(
     findings += [line for folder in manifests for line in _unscored_layers(folder / "scores.csv")]
     findings += _leftovers(rendered or [])
     summary = f"{len(manifests) - len(failed)} of {len(manifests)} models extracted and scored"
+    if gone := sum(bool(dropped(folder, manifest)) for folder, manifest in manifests.items()):
+        summary += f"; the weights of {gone} were dropped, and scoring them again fetches them again"
     text = "\n".join([summary, *findings]) + "\n"
     sys.stdout.write(text)
     if output:

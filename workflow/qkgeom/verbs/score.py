@@ -17,6 +17,7 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
+from qkgeom.dropping import drop
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.scoring import Row, choose_device, score_artifact, write_scores
 from qkgeom.sources import split_uri
@@ -38,6 +39,10 @@ def command(
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
+    keep_weights: Annotated[
+        bool,
+        Option("--keep-weights/--drop-weights", help="delete an artifact's weights once scored; scoring fetches them again"),
+    ] = True,
     as_json: Annotated[bool, Option("--json", help="print the rows as JSON")] = False,
     part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
@@ -56,11 +61,12 @@ def command(
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
             fix = "score several artifacts with --in-place, and other models one at a time"
             raise UsageError("these options do not go together", found=found, fix=fix)
-        _score_several([artifacts.find(each) for each in targets], heads, device)
+        _score_several([artifacts.find(each) for each in targets], heads, device, keep_weights)
         return
     target = targets[0]
     folder = artifacts.find(target)
-    if (folder / artifacts.MANIFEST).is_file():
+    is_artifact = (folder / artifacts.MANIFEST).is_file()
+    if is_artifact:
         if architecture or n_head or n_kv_head or part:
             raise UsageError("an artifact knows its architecture", found="--architecture, --n-head, --n-kv-head or --part")
         rows = _score_stored(folder, heads, device, required=output is None)
@@ -77,11 +83,15 @@ def command(
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     elif not output:
         print_scores(rows)
+    if is_artifact and not keep_weights:
+        drop(folder, artifacts.read_manifest(folder))
 
 
-def _score_several(folders: Sequence[Path], heads: bool, device: str) -> None:
+def _score_several(folders: Sequence[Path], heads: bool, device: str, keep_weights: bool) -> None:
     for folder in folders:
         write_scores(folder / "scores.csv", _score_stored(folder, heads, device, required=False))
+        if not keep_weights:
+            drop(folder, artifacts.read_manifest(folder))
 
 
 def _score_stored(folder: Path, heads: bool, device: str, required: bool) -> list[Row]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from qkgeom import artifacts
+from qkgeom.dropping import dropped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,13 +23,17 @@ def command(
     """Print what an artifact holds, where it came from, and how it was read."""
     from rich.console import Console
 
-    manifest = artifacts.read_manifest(artifacts.find(artifact.removesuffix("/" + artifacts.MANIFEST)))
+    folder = artifacts.find(artifact.removesuffix("/" + artifacts.MANIFEST))
+    manifest = artifacts.read_manifest(folder)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     _print_fields(console, _head(manifest))
     snapshots = manifest.get("snapshots", {})
     shown = dict(list(snapshots.items())[-1:])  # of a series the last, which stands for the model
     if len(snapshots) > 1:
         _print_fields(console, {"snapshots": ", ".join(snapshots)})
+    if gone := dropped(folder, manifest):
+        which = f"those of {len(gone)} of {len(snapshots)} snapshots " if len(snapshots) > 1 else ""
+        _print_fields(console, {"weights": f"{which}not here: dropped; `score` fetches them again and checks their sha256"})
     for name, snapshot in (snapshots if tensors else shown).items():
         _print_fields(console, _origin(snapshot))
         console.print(_layers(name, snapshot))
