@@ -4,7 +4,8 @@
 #   results/<preset>/corpora/tokenizer.json         tokenizer
 #   results/<preset>/corpora/<corpus>/corpus.json   corpus    (its tokens beside it)
 #   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
-#   results/models/<model>/manifest.json            extract   (weights beside it: <snapshot>.safetensors)
+#   results/models/<model>/manifest.json            extract   (beside it weights, <snapshot>.safetensors, and of the hub's
+#                                                             models digests.json, checksums of earlier runs)
 #   results/models/<model>/scores.csv               score
 #   results/<preset>/collected/*.csv                collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,17 @@ import pytest
 from safetensors.numpy import save
 
 import hub_server
-from checkpoints import bert_config, bert_tensors, write_bert
+from checkpoints import bert_config, bert_tensors, write_bert, write_llama
 from hub_server import Client, Hub
 from project import Project
-from qkgeom.artifacts import read_manifest
+from qkgeom.acquisition import acquire
+from qkgeom.artifacts import read_layer, read_manifest
+from qkgeom.checkpoint import Heads
 from qkgeom.checksums import EARLIER
+from qkgeom.dropping import drop, dropped, weights_of
+from qkgeom.figures import wqk_examples
+from qkgeom.rendering import Inputs
+from qkgeom.scoring import score_artifact
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 DROPPED = "keep_weights=false"
@@ -139,3 +146,43 @@ def test_a_tensor_that_differs_from_an_earlier_run_of_the_commit_is_named(hub: H
     assert digest(extract(hub_client, uri, folder)) == expected
     hub.add("drop/earlier", files(6))  # another commit may hold other weights
     assert extract(hub_client, uri, folder)["status"] == "ok"
+
+
+def acquired(source: Path, folder: Path, **how: object) -> dict:
+    """An artifact whose weights are dropped; gives what it had in layer 1."""
+    manifest = acquire(f"file:{source}", folder, folder.name, **how)
+    weights = read_layer(folder, "final.safetensors", 1)
+    drop(folder, manifest)
+    assert dropped(folder, manifest) == ["final"]
+    return {"manifest": manifest, "weights": weights}
+
+
+def test_a_checkpoint_without_config_is_read_again_as_it_was(tmp_path):
+    bare = write_llama(tmp_path / "bare")
+    (bare / "config.json").unlink()
+    told = {"architecture": "llama", "heads": Heads(4, 2)}
+    was = acquired(bare / "model.safetensors", tmp_path / "m", **told)
+    with weights_of(tmp_path / "m", was["manifest"], "final") as place:
+        for array, expected in zip(read_layer(place, "final.safetensors", 1), was["weights"], strict=True):
+            assert np.array_equal(array, expected)
+    assert inside(tmp_path / "m") == {"manifest.json"}
+
+
+def test_a_figure_shows_an_example_that_another_preset_has_dropped(tmp_path):
+    W_q, W_k = acquired(write_bert(tmp_path / "bert"), tmp_path / "enc")["weights"]
+    shown = wqk_examples.numbers(Inputs(examples={"encoder": (tmp_path / "enc", 1)}))
+    corner = np.einsum("ihd,jhd->ij", W_q.astype(float), W_k.astype(float))
+    np.testing.assert_allclose(shown["value"], corner.ravel())
+    assert inside(tmp_path / "enc") == {"manifest.json"}
+
+
+def test_two_that_need_the_same_weights_take_turns(tmp_path):
+    manifest = acquired(write_bert(tmp_path / "bert"), tmp_path / "m")["manifest"]
+    with ThreadPoolExecutor(1) as pool:
+        with weights_of(tmp_path / "m", manifest, "final") as place:
+            second = pool.submit(score_artifact, tmp_path / "m", device="cpu")
+            with pytest.raises(TimeoutError):
+                second.result(1)
+            assert (place / "final.safetensors").exists()
+        assert len(second.result(60)) == 3
+    assert inside(tmp_path / "m") == {"manifest.json"}
