@@ -188,3 +188,17 @@ def test_every_run_of_a_preset_has_a_plan(preset):
         assert {run.family for run in runs.values()} == set(families.names())
         assert all(run.margin for run in runs.values() if run.family != "custom")
         assert {run.seed for run in runs.values() if run.corpus == "reference"} == {0, 1}
+
+
+@pytest.mark.slow
+def test_weights_of_trained_models_are_dropped_and_read_again_from_their_runs(trained, tmp_path):
+    project = trained.copy(tmp_path / "copy")
+    model = "mini.t5.s0.decoder"
+    artifact = project.folder / "results/models" / model
+    before = [row["symmetry"] for row in read(artifact / "scores.csv")]
+    for heads in ("true", "false"):  # the second time there are no weights
+        project.run(f"results/models/{model}/scores.csv", "--config", "keep_weights=false", f"heads={heads}")
+        assert {path.name for path in artifact.iterdir()} == {"manifest.json", "scores.csv"}
+        assert [row["symmetry"] for row in read(artifact / "scores.csv") if row["head"] == "all"] == before
+    log = (project.folder / "results/mini/logs/score/mini.encoder-2l-reference-symmetric.s0.log").read_text()
+    assert "fetched again from file:results/runs/mini.t5.s0/snapshots/0000012" in log
