@@ -278,6 +278,23 @@ def test_from_the_hub_only_the_products_of_queries_and_keys_move(hub: Hub, hub_c
     assert snapshot["source"]["bytes_moved"] == served
 
 
+def test_an_adapter_in_the_hubs_cache_is_used_with_no_request(hub: Hub, hub_client: Client, tmp_path):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    commits = []
+    for repo, folder in (("tiny/kept-base", "base"), ("tiny/kept-lora", "adapter")):
+        commits.append(hub.add(repo, tmp_path / folder))
+        names = (
+            ("config.json", "model.safetensors") if folder == "base" else ("adapter_config.json", "adapter_model.safetensors")
+        )
+        hub_client.keep(repo, commits[-1], *names)
+    hub.reset()
+    uri, adapter = (f"hf:{repo}@{commit}" for repo, commit in zip(("tiny/kept-base", "tiny/kept-lora"), commits, strict=True))
+    answer = hub_client.verb("extract", uri, "--adapter", adapter, "-o", tmp_path / "merged", "--model", "m")
+    assert "error" not in answer, answer
+    assert_merged(tmp_path / "merged", tmp_path / "by-hand", tmp_path / "plain")
+    assert not hub.log
+
+
 def test_score_shows_base_and_merged_side_by_side(tmp_path):
     three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
     answer = qkgeom("score", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "--json", "--device", "cpu")

@@ -12,9 +12,9 @@ from qkgeom.console import track
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import finish, store_snapshot
 from qkgeom.layouts import layout_for, layout_named
-from qkgeom.lora import with_adapter
+from qkgeom.lora import adapted
 from qkgeom.series import snapshots
-from qkgeom.sources import open_checkpoint, snapshots_of
+from qkgeom.sources import open_adapter, open_checkpoint, snapshots_of
 
 
 def acquire(
@@ -67,7 +67,7 @@ def acquire(
             if own.name != chosen.name:
                 raise _another(address, f"layout {own.name}", f"layout {chosen.name}")
             if adapter:
-                checkpoint = opened.enter_context(with_adapter(checkpoint, adapter, chosen))
+                checkpoint = adapted(checkpoint, opened.enter_context(open_adapter(adapter)), chosen)
             progress = partial(track, label=f"extract {model} {snapshot}")
             stored[snapshot] = store_snapshot(checkpoint, chosen, folder, model, snapshot, progress)
         _require_one_shape(stored, snapshot, address)

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +26,6 @@ from qkgeom.checkpoint import Checkpoint, LowRank
 from qkgeom.errors import ModelFault
 from qkgeom.layouts.base import FusedConv1D, Layout
 from qkgeom.locate import names_by_layer
-from qkgeom.sources import open_adapter
 
 PREFIX = "base_model.model."
 _PART = re.compile(r"(?P<path>.+)\.(?P<part>lora_A|lora_B)\.weight")
@@ -39,19 +37,16 @@ _OTHER_KINDS = (
 _PLAIN_STARTS = (None, True, False, "gaussian", "orthogonal", "eva")  # the others (PiSSA, OLoRA, ...) change W itself
 
 
-@contextmanager
-def with_adapter(base: Checkpoint, uri: str, layout: Layout) -> Iterator[Checkpoint]:
+def adapted(base: Checkpoint, adapter: Checkpoint, layout: Layout) -> Checkpoint:
     """The checkpoint with an adapter, whose products `extraction` adds to the weights that it reads.
 
     Args:
         base: the checkpoint that the adapter was trained on.
-        uri: of the adapter; see `qkgeom.sources.open_adapter`.
+        adapter: the opened adapter; see `qkgeom.sources.open_adapter`.
         layout: of the checkpoint; its patterns find the adapter's query and key modules too.
 
     Raises:
-        UsageError: there are no adapters at such a URI.
-        ModelFault: the adapter cannot be read, is not plain LoRA, does not touch queries and keys, or does not fit the base.
-        TransientFault: the source cannot be reached.
+        ModelFault: the adapter is not plain LoRA, does not touch queries and keys, or does not fit the base.
     """
     if any(container.format == "gguf" for container in base.where.values()):
         raise ModelFault(
@@ -59,26 +54,6 @@ def with_adapter(base: Checkpoint, uri: str, layout: Layout) -> Iterator[Checkpo
             where=base.uri,
             fix="use the safetensors or torch checkpoint of the base",
         )
-    with open_adapter(uri) as adapter:
-        yield _adapted(base, adapter, layout)
-
-
-def merged(weight: np.ndarray, A: np.ndarray, B: np.ndarray, product: LowRank) -> np.ndarray:
-    """The weight, or some of its rows, with the product added, in float32.
-
-    Args:
-        weight: [out, in], of a Conv1D [in, out].
-        A: [r, in].
-        B: [out, r], the weight's rows of it.
-        product: what it is.
-    """
-    delta = product.scaling * (B.astype(np.float32) @ A.astype(np.float32))
-    whole = weight.astype(np.float32)
-    whole += delta.T if product.transposed else delta
-    return whole
-
-
-def _adapted(base: Checkpoint, adapter: Checkpoint, layout: Layout) -> Checkpoint:
     if not adapter.where:
         raise ModelFault("an adapter holds no tensors", where=adapter.uri, expected="lora_A and lora_B of each module")
     _require_plain(adapter)
@@ -101,6 +76,21 @@ def _adapted(base: Checkpoint, adapter: Checkpoint, layout: Layout) -> Checkpoin
         expect=expect,
         moved=lambda: base.moved() + adapter.moved(),
     )
+
+
+def merged(weight: np.ndarray, A: np.ndarray, B: np.ndarray, product: LowRank) -> np.ndarray:
+    """The weight, or some of its rows, with the product added, in float32.
+
+    Args:
+        weight: [out, in], of a Conv1D [in, out].
+        A: [r, in].
+        B: [out, r], the weight's rows of it.
+        product: what it is.
+    """
+    delta = product.scaling * (B.astype(np.float32) @ A.astype(np.float32))
+    whole = weight.astype(np.float32)
+    whole += delta.T if product.transposed else delta
+    return whole
 
 
 def _require_plain(adapter: Checkpoint) -> None:
