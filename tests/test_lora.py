@@ -28,7 +28,7 @@ from qkgeom.errors import UsageError
 from qkgeom.layouts import layout_named
 from qkgeom.layouts.base import Case
 from qkgeom.registry import read_models
-from weight_files import fault
+from weight_files import GGUF_FIELDS, fault, gguf_layer, write_gguf
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 
@@ -222,6 +222,7 @@ FAULTS = {
         dict,
         ["does not name", "q_proj", "target_modules ['k_proj']"],
     ),
+    "ranks without names": ({"rank_pattern": [4]}, dict, ["rank_pattern", "found:    [4]", "numbers by name"]),
     "a broken pattern": ({"target_modules": "(q_proj"}, dict, ["no regular expression", "(q_proj"]),
 }
 
@@ -232,9 +233,32 @@ def test_an_adapter_that_cannot_be_merged_is_a_fault(config, change, said, tmp_p
     model, case = model_of("llama", "LlamaForCausalLM")
     base = save(model, case, tmp_path / "base")
     spoiled(write_adapter(tmp_path / "adapter", model, ["q_proj", "k_proj"]), config, change)
-    with fault(str(tmp_path / "adapter") if "pattern" not in said[0] and "regular" not in said[0] else "", *said):
+    with fault(str(tmp_path / "adapter"), *said):
         acquire(f"file:{base}", tmp_path / "a", "m", adapter=str(tmp_path / "adapter"))
     assert not (tmp_path / "a" / "manifest.json").exists()
+
+
+def test_what_is_merged_is_stored_in_float32_and_the_rest_as_published(tmp_path):
+    base, adapter = three(tmp_path, "llama", "LlamaForCausalLM", ["q_proj"])
+    for folder in ("base", "adapter"):
+        (path,) = (tmp_path / folder).glob("*.safetensors")
+        tensors = safetensors.torch.load_file(path)
+        safetensors.torch.save_file({name: each.bfloat16() for name, each in tensors.items()}, path)
+    acquire(base, tmp_path / "merged", "m", adapter=adapter)
+    for layer, ((q, k), (q_by_hand, _)) in enumerate(
+        zip(layers(tmp_path / "merged"), layers(tmp_path / "by-hand"), strict=True)
+    ):
+        assert (str(q.dtype), str(k.dtype)) == ("float32" if layer in LAYERS else "bfloat16", "bfloat16")
+        np.testing.assert_allclose(q.astype(np.float32), q_by_hand, rtol=0.05, atol=0.1)
+
+
+@pytest.mark.faults
+def test_an_adapter_on_a_gguf_file_is_a_fault(tmp_path):
+    model, _ = model_of("llama", "LlamaForCausalLM")
+    adapter = write_adapter(tmp_path / "adapter", model, ["q_proj"])
+    path = write_gguf(tmp_path / "m.gguf", gguf_layer(), GGUF_FIELDS)
+    with fault("GGUF", path, "do:"):
+        acquire(f"file:{path}", tmp_path / "a", "m", adapter=str(adapter))
 
 
 @pytest.mark.faults

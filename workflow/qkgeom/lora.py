@@ -180,7 +180,7 @@ def _product(base: Checkpoint, adapter: Checkpoint, layout: Layout, name: str, p
         raise ModelFault(
             "an adapter's product is incomplete", where=where, found=next(iter(pair)), expected="lora_A and lora_B"
         )
-    if not _is_target(adapter.config, path):
+    if not _is_target(adapter, path):
         raise ModelFault(
             "an adapter holds a module that its config does not name, so PEFT would not load it",
             where=where,
@@ -192,6 +192,10 @@ def _product(base: Checkpoint, adapter: Checkpoint, layout: Layout, name: str, p
     container = base.where[name]
     transposed = isinstance(layout, FusedConv1D)  # PEFT goes by the module too, and corrects fan_in_fan_out
     shape = container.tensors[name].shape
+    if len(shape) != 2:
+        raise ModelFault(
+            "an adapter's product is for no matrix", where=where, found=f"{name} {list(shape)}", expected="[out, in]"
+        )
     out, into = shape[::-1] if transposed else shape
     for part, expected in (("lora_A", (rank, into)), ("lora_B", (out, rank))):
         found = adapter.where[pair[part]].tensors[pair[part]].shape
@@ -207,19 +211,22 @@ def _product(base: Checkpoint, adapter: Checkpoint, layout: Layout, name: str, p
     return LowRank(pair["lora_A"], pair["lora_B"], int(rank), scaling, transposed)
 
 
-def _is_target(config: Mapping[str, object], path: str) -> bool:
-    targets = config.get("target_modules")
+def _is_target(adapter: Checkpoint, path: str) -> bool:
+    targets = adapter.config.get("target_modules")
     if targets == "all-linear":
         return True
     if isinstance(targets, str):
-        return _matches(targets, path)
+        return _matches(adapter, targets, path)
     return isinstance(targets, list) and any(path == each or path.endswith(f".{each}") for each in targets)
 
 
 def _number(adapter: Checkpoint, path: str, key: str, patterns: str) -> float:
     """What the config states as r or lora_alpha of a module: of the first pattern that fits its path, else of all."""
     own = adapter.config.get(patterns) or {}
-    value = next((own[each] for each in own if _matches(rf"(.*\.)?({each})", path)), adapter.config.get(key))
+    if not isinstance(own, dict):
+        where = f"{adapter.uri}, adapter_config.json, {patterns}"
+        raise ModelFault("a pattern of an adapter's config is wrong", where=where, found=own, expected="numbers by name")
+    value = next((own[each] for each in own if _matches(adapter, rf"(.*\.)?({each})", path)), adapter.config.get(key))
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or (key == "r" and value != int(value)):
         raise ModelFault(
             f"an adapter's config states no {key}",
@@ -231,11 +238,16 @@ def _number(adapter: Checkpoint, path: str, key: str, patterns: str) -> float:
     return value
 
 
-def _matches(pattern: str, path: str) -> bool:
+def _matches(adapter: Checkpoint, pattern: str, path: str) -> bool:
     try:
         return re.fullmatch(pattern, path) is not None
     except re.error as error:
-        raise ModelFault("a pattern of an adapter's config is no regular expression", found=f"{pattern!r}: {error}") from error
+        raise ModelFault(
+            "a pattern of an adapter's config is no regular expression",
+            where=f"{adapter.uri}, adapter_config.json",
+            found=f"{pattern!r}: {error}",
+            fix="correct adapter_config.json",
+        ) from error
 
 
 def _file(adapter: Checkpoint) -> str:
