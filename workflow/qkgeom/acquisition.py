@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from qkgeom.checkpoint import Heads
 from qkgeom.checksums import keep_for_later, read_earlier, require_as_earlier
 from qkgeom.console import track
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import finish, store_snapshot
 from qkgeom.layouts import layout_for, layout_named
+from qkgeom.lora import adapted
 from qkgeom.series import snapshots
 from qkgeom.snapshot_file import forget
-from qkgeom.sources import open_checkpoint, snapshots_of
+from qkgeom.sources import open_adapter, open_checkpoint, snapshots_of
 
 
 def acquire(
@@ -28,6 +30,7 @@ def acquire(
     sha256: str | None = None,
     architecture: str | None = None,
     heads: Heads | None = None,
+    adapter: str | None = None,
 ) -> dict[str, object]:
     """Stores every snapshot that `uri` names as an artifact.
 
@@ -41,26 +44,34 @@ def acquire(
         sha256: digest of the one file that is fetched.
         architecture: the `model_type` that a missing config.json would state.
         heads: head counts that a missing config.json would state.
+        adapter: URI of a LoRA adapter whose products are added to the weights; see `qkgeom.lora`.
 
     Returns:
         The manifest.
 
     Raises:
-        UsageError: the URI, the series, the layout or the part does not exist or cannot be.
+        UsageError: the URI, the series, the layout or the part does not exist or cannot be, or a series has an adapter.
         ModelFault: permanent: the model (of a series, one of its steps) is missing, gated, damaged, or does not fit the
-            layout, a step is of another shape than the first, or its bytes differ from what an earlier run read.
+            layout, a step is of another shape than the first, its bytes differ from what an earlier run read, or the adapter
+            does not fit.
         TransientFault: the source cannot be reached, or the disk refuses the write.
     """
+    if series and adapter:
+        raise UsageError("an adapter belongs to one checkpoint, not to a series", found=adapter, fix="leave one of them out")
     named = layout_named(layout) if layout else None
     chosen = named
     earlier = read_earlier(folder)
     stored: dict[str, dict] = {}
     for snapshot, address in snapshots(uri, series) if series else snapshots_of(uri):
-        with open_checkpoint(address, sha256=sha256, architecture=architecture, heads=heads) as checkpoint:
+        with ExitStack() as opened:
+            how = {"sha256": sha256, "architecture": architecture, "heads": heads}
+            checkpoint = opened.enter_context(open_checkpoint(address, **how))
             own = named or layout_for(checkpoint.config, part)
             chosen = chosen or own
             if own.name != chosen.name:
                 raise _another(address, f"layout {own.name}", f"layout {chosen.name}")
+            if adapter:
+                checkpoint = adapted(checkpoint, opened.enter_context(open_adapter(adapter)), chosen)
             progress = partial(track, label=f"extract {model} {snapshot}")
             stored[snapshot] = store_snapshot(checkpoint, chosen, folder, model, snapshot, progress)
         _require_one_shape(stored, snapshot, address)

@@ -38,6 +38,25 @@ def heads_from(n_head: int | None, n_kv_head: int | None) -> Heads | None:
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """What an adapter adds to a weight: `scaling * B A` (qkgeom.lora).
+
+    Attributes:
+        A: name of the tensor [rank, in].
+        B: name of the tensor [out, rank].
+        rank: of the product.
+        scaling: its factor.
+        transposed: whether the weight is [in, out].
+    """
+
+    A: str
+    B: str
+    rank: int
+    scaling: float
+    transposed: bool
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """An opened checkpoint.
 
@@ -49,6 +68,7 @@ class Checkpoint:
         expect: tells the source which bytes will be read, group by group, so that it can fetch ahead.
         moved: how many bytes were moved for it so far.
         heads: head counts stated by the user; the layout then infers the other sizes from the tensors.
+        products: tensor name -> what an adapter adds to it; the product's tensors are in `where` too.
     """
 
     uri: str
@@ -58,6 +78,7 @@ class Checkpoint:
     expect: Callable[[Sequence[Sequence[Wanted]]], None] = fetch_nothing
     moved: Callable[[], int] = int
     heads: Heads | None = None
+    products: Mapping[str, LowRank] = field(default_factory=dict)
 
 
 def read_config(path: Path) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from qkgeom.artifacts import MANIFEST
@@ -19,7 +19,8 @@ from qkgeom.errors import TransientFault
 from qkgeom.extraction import store_snapshot
 from qkgeom.files import refused, wait_for_lock
 from qkgeom.layouts import layout_named
-from qkgeom.sources import open_checkpoint
+from qkgeom.lora import adapted
+from qkgeom.sources import open_adapter, open_checkpoint
 
 logger = logging.getLogger(__name__)
 AGAIN = ".again"
@@ -69,17 +70,23 @@ def weights_of(folder: Path, manifest: Mapping, snapshot: str) -> Iterator[Path]
 
 def _fetch_again(folder: Path, manifest: Mapping, snapshot: str) -> None:
     entry = manifest["snapshots"][snapshot]
-    source = entry["source"]
-    # a branch may have moved since
-    uri = f"hf:{source['repo']}@{source['commit']}" if "commit" in source else source["uri"]
+    uri, adapter = _pinned(entry["source"]), entry["source"].get("adapter")
     logger.info("%s, %s: the weights are not here, so they are fetched again from %s", manifest["model"], snapshot, uri)
     heads = heads_from(entry.get("n_head"), entry.get("n_kv_head"))
-    with open_checkpoint(uri, architecture=entry["architecture"], heads=heads) as checkpoint:
-        layout = layout_named(manifest["layout"])
+    layout = layout_named(manifest["layout"])
+    with ExitStack() as opened:
+        checkpoint = opened.enter_context(open_checkpoint(uri, architecture=entry["architecture"], heads=heads))
+        if adapter:
+            checkpoint = adapted(checkpoint, opened.enter_context(open_adapter(_pinned(adapter))), layout)
         found = store_snapshot(checkpoint, layout, folder / AGAIN, manifest["model"], snapshot)
     fix = f"delete {folder / MANIFEST} and run again: the model is extracted anew"
     for checksums in (as_read, as_stored):
         require_same(checksums(found), checksums(entry), uri, fix)
+
+
+def _pinned(source: Mapping) -> str:
+    """The URI of a checkpoint or adapter as it was read: a branch may have moved since."""
+    return f"hf:{source['repo']}@{source['commit']}" if "commit" in source else source["uri"]
 
 
 @contextmanager

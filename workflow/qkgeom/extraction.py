@@ -19,6 +19,7 @@ from qkgeom.digests import code_digest
 from qkgeom.float8 import block_of, dequantise, scales_of
 from qkgeom.layouts.base import Layout
 from qkgeom.locate import Layer, find_layers
+from qkgeom.lora import merged
 from qkgeom.snapshot_file import settle, snapshot_file
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple
 
     Returns:
         W_q [d_model, n_head, d_head], W_k [d_model, n_kv_head, d_head], and for each need of the layout the record
-        of the bytes it was read from (and one more of its scales, where it was 8-bit floats).
+        of the bytes it was read from (and more of its scales, where it was 8-bit floats, and of what an adapter adds).
     """
     readings = {key: checkpoint.where[name].read(name, rows) for key, name, rows in tensors_of(checkpoint, layer)}
     arrays = {key: readings[key].array for key in layer.needs}
@@ -40,12 +41,15 @@ def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple
         if scales := readings.get(f"{key}_scales"):
             first_row = need.rows[0] if need.rows else 0
             arrays[key] = dequantise(arrays[key], scales.array, block_of(checkpoint.config), first_row)
+        if product := checkpoint.products.get(layer.names[need.role]):
+            A, B = (readings[f"{key}_{part}"].array for part in ("lora_A", "lora_B"))
+            arrays[key] = merged(arrays[key], A, B, product)
     W_q, W_k = layout.split(arrays, layer.shape)
     return W_q, W_k, {key: reading.record for key, reading in readings.items()}
 
 
 def tensors_of(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str, tuple[int, int] | None]]:
-    """What `layer_weights` reads, in order: the need's key (for scales with `_scales`), the tensor's name, the rows.
+    """What `layer_weights` reads, in order: the need's key (with `_scales`, `_lora_A`, `_lora_B`), the tensor's name, the rows.
 
     Raises:
         ModelFault: the scales of an 8-bit weight are missing or do not fit it.
@@ -55,6 +59,9 @@ def tensors_of(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str,
         yield key, name, need.rows
         if scales := scales_of(checkpoint, name):
             yield f"{key}_scales", scales, None
+        if product := checkpoint.products.get(name):
+            yield f"{key}_lora_A", product.A, None
+            yield f"{key}_lora_B", product.B, need.rows
 
 
 def store_snapshot(
@@ -148,11 +155,10 @@ def failed_manifest(model: str, uri: str, reason: str) -> dict[str, object]:
 def tensors_to_store(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[StoredTensor, StoredTensor]:
     """W_q and W_k of a layer, as the artifact holds them."""
     sizes = layer.shape
-    published = [
-        checkpoint.where[layer.names[need.role]].tensors[layer.names[need.role]].dtype for need in layer.needs.values()
-    ]
-    # the first need is the query's and the last the key's, or both are one fused tensor; what is dequantised or computed
-    # is fp32
+    names = [layer.names[need.role] for need in layer.needs.values()]
+    published = ["F32" if name in checkpoint.products else checkpoint.where[name].tensors[name].dtype for name in names]
+    # the first need is the query's and the last the key's, or both are one fused tensor; what is dequantised, merged or
+    # computed is fp32
     q, k = (DTYPES["F32" if layout.computed or dtype not in DTYPES else dtype] for dtype in (published[0], published[-1]))
     return (
         StoredTensor(tensor_name(layer.index, "W_q"), (sizes.d_model, sizes.n_head, sizes.d_head), q),
@@ -178,11 +184,12 @@ def ranges_of(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
 
 
 def _identity(checkpoint: Checkpoint, layout: Layout) -> dict[str, object]:
-    """What the stored bytes depend on: the files and the code."""
+    """What the stored bytes depend on: the files, the code, and what an adapter's config says."""
     containers = checkpoint.where.values()
     readers = sorted({type(each).__module__.removeprefix("qkgeom.") for each in (layout, *containers)})
     files = sorted({container.file.identity for container in containers})
-    return {"files": files, "code": code_digest("extraction", *readers)}
+    products = {name: vars(product) for name, product in checkpoint.products.items()}
+    return {"files": files, "code": code_digest("extraction", *readers), **({"products": products} if products else {})}
 
 
 def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> dict[str, object]:

@@ -40,7 +40,7 @@ def find_layers(checkpoint: Checkpoint, layout: Layout) -> list[Layer]:
             expected="a config.json, which says which layers there are and how many heads each has",
             fix="put the config.json beside the weights",
         )
-    names = _names_by_layer(checkpoint, layout)
+    names = names_by_layer(checkpoint, layout)
     layers = []
     for index, numbers in enumerate(_require_complete(checkpoint, layout, names)):
         roles = names[numbers]
@@ -65,8 +65,12 @@ def patterns(checkpoint: Checkpoint, layout: Layout) -> Mapping[str, str]:
     return layout.gguf if from_gguf else layout.tensors
 
 
-def _names_by_layer(checkpoint: Checkpoint, layout: Layout) -> dict[tuple[int, ...], dict[str, str]]:
-    """The names by role of each layer, by the numbers that stand in them."""
+def names_by_layer(checkpoint: Checkpoint, layout: Layout) -> dict[tuple[int, ...], dict[str, str]]:
+    """The names by role of each layer, by the numbers that stand in them.
+
+    Raises:
+        ModelFault: they are of several towers, or the layout does not read such files.
+    """
     found: dict[tuple[int, ...], dict[str, str]] = {}
     prefixes: dict[str, str] = {}
     for role, body in patterns(checkpoint, layout).items():

@@ -79,7 +79,12 @@ def plan_models(rows: Sequence[Model], uris: Mapping[str, str], slots: int) -> l
             return {row.model: _plan(row, uri, found) for row in sharing[uri]}
 
     answers = ask_each(look, list(sharing), slots, "plan")
-    return [_repeated(_answered(row, uris[row.model], answers[uris[row.model]]), len(row.uris)) for row in rows]
+    plans = [_repeated(_answered(row, uris[row.model], answers[uris[row.model]]), len(row.uris)) for row in rows]
+    return [_noted(plan, "its adapter is not counted") if row.adapter else plan for row, plan in zip(rows, plans, strict=True)]
+
+
+def _noted(plan: Plan, note: str) -> Plan:
+    return replace(plan, note="; ".join(filter(None, [plan.note, note])))
 
 
 def _repeated(plan: Plan, times: int) -> Plan:
@@ -88,8 +93,7 @@ def _repeated(plan: Plan, times: int) -> Plan:
         return plan
     sums = {name: value and value * times for name in ("move", "checkpoint", "store") for value in [getattr(plan, name)]}
     seconds = plan.seconds and round(START + (plan.seconds - START) * times, 1)
-    note = "; ".join(filter(None, [plan.note, f"{times} checkpoints, each taken to be as large as the last"]))
-    return replace(plan, **sums, seconds=seconds, note=note)
+    return _noted(replace(plan, **sums, seconds=seconds), f"{times} checkpoints, each taken to be as large as the last")
 
 
 def _answered(row: Model, uri: str, answer: dict[str, Plan] | QkgeomError) -> Plan:

@@ -11,7 +11,7 @@ from qkgeom.errors import UsageError
 from qkgeom.layouts import layout_named
 from qkgeom.rows import read_rows
 from qkgeom.series import placeholders, snapshots
-from qkgeom.sources import split_uri
+from qkgeom.sources import split_adapter_uri, split_uri
 
 SERIES = "dynamics_public"  # the group of models that are shown step by step
 MODELS = Path(__file__).parents[1] / "models.tsv"
@@ -31,6 +31,7 @@ class Model:
     presets: str
     verified: str
     series: str = ""
+    adapter: str = ""
     sha256: str = ""
     n_head: str = ""
     n_kv_head: str = ""
@@ -78,12 +79,18 @@ def _require_known(model: Model, where: str) -> None:
         layout_named(model.layout)
         for uri in model.uris:
             split_uri(uri)
+        if model.adapter:
+            split_adapter_uri(model.adapter)
         _require_one_checkpoint_or_steps(model)
     except UsageError as error:
         raise UsageError(f"a row of the table of models is wrong: {error}", where=where) from error
 
 
 def _require_one_checkpoint_or_steps(model: Model) -> None:
+    if model.series and model.adapter:
+        raise UsageError(
+            "an adapter belongs to one checkpoint, not to a series", found=model.adapter, fix="leave one of them out"
+        )
     if model.series and model.sha256:
         raise UsageError("a sha256 says nothing about a series", found=model.sha256, fix="leave the sha256 out")
     if not model.series and (placeholders(model.uri) or model.group == SERIES):

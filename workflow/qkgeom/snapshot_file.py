@@ -124,6 +124,9 @@ def snapshot_file(
 def settle(target: Path) -> None:
     """Forgets how a finished file came about: its manifest says all of it now."""
     _settled_journal(target).unlink(missing_ok=True)
+    for journal in target.parent.glob(f".*.journal.{glob.escape(target.name)}"):
+        if not journal.with_name(journal.name.replace(".journal.", ".partial.", 1)).exists():
+            journal.unlink(missing_ok=True)  # of a writer that was killed when its file had just been published
 
 
 def forget(target: Path) -> None:

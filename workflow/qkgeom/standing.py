@@ -22,7 +22,9 @@ def print_scores(rows: Sequence[Row]) -> None:
     console = Console(file=sys.stdout, highlight=False)
     with_heads = any(row["head"] != "all" for row in rows)
     with_snapshots = len({row["snapshot"] for row in rows}) > 1
-    which = [name for name, shown in (("snapshot", with_snapshots), ("layer", True), ("head", with_heads)) if shown]
+    models = list(dict.fromkeys(str(row["model"]) for row in rows))
+    shown = {"model": len(models) > 1, "snapshot": with_snapshots, "layer": True, "head": with_heads}
+    which = [name for name in shown if shown[name]]
     table = Table(*which, *HEADINGS, "status")
     for column in table.columns[-6:-1]:
         column.justify = "right"
@@ -32,14 +34,15 @@ def print_scores(rows: Sequence[Row]) -> None:
         norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
         table.add_row(*(str(row[name]) for name in which), *scores, norm, outliers, str(row["status"]))
     console.print(table)
-    medians = medians_over_layers(rows)
-    if not medians:
-        console.print("No layer has a score.")
-        return
-    of_last = f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
-    console.print(f"Median over layers{of_last}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
+    for model in models:
+        medians = medians_over_layers([row for row in rows if row["model"] == model])
+        if not medians:
+            console.print("No layer has a score.")
+            return
+        of = f" of {model}" if len(models) > 1 else f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
+        console.print(f"Median over layers{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
     console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
-    for line in standing(str(rows[0]["model"]), medians["symmetry"], Path()):
+    for line in standing(models[-1], medians["symmetry"], Path()):
         console.print(line)
 
 

@@ -56,6 +56,7 @@ def extract_arguments(wildcards):
     row = ALL_MODELS[wildcards.model]
     options = {
         "series": row.series,
+        "adapter": row.adapter,
         "layout": row.layout,
         "sha256": row.sha256,
         "n-head": row.n_head,
@@ -66,7 +67,9 @@ def extract_arguments(wildcards):
 
 def extract_files(wildcards):
     """Size and time of a local model's files, so that changed files are extracted again."""
-    places = [Path(address) for scheme, address in map(split_uri, ALL_MODELS[wildcards.model].uris) if scheme == "file"]
+    row = ALL_MODELS[wildcards.model]
+    uris = [*row.uris, *filter(None, [row.adapter])]
+    places = [Path(address) for scheme, address in map(split_uri, uris) if scheme == "file"]
     files = [file for path in places for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
 
@@ -75,7 +78,8 @@ def extract_code(wildcards):
     """Digest of the code that reads this model: its own layout and source, not the others'."""
     row = ALL_MODELS[wildcards.model]
     containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
-    sources = [source_module(row.uri), *([source_module("file:snapshot")] if row.model in TRAINED else [])]
+    further = [row.adapter, "file:snapshot" if row.model in TRAINED else ""]
+    sources = [source_module(uri) for uri in (row.uri, *filter(None, further))]
     own = [f"layouts.{layout_named(row.layout).file.stem}", *(name.removeprefix("qkgeom.") for name in sources)]
     return code_digest("verbs.extract", *containers, *own)
 

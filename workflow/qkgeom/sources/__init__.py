@@ -11,9 +11,9 @@ from pathlib import Path
 from qkgeom.checkpoint import Checkpoint, Heads, open_files, read_config
 from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.sources.base import Fetched
+from qkgeom.sources.base import Fetched, choose_adapter
 
-__all__ = ["Fetched", "checkpoint_of", "on_hub", "open_checkpoint", "snapshots_of"]
+__all__ = ["Fetched", "checkpoint_of", "on_hub", "open_adapter", "open_checkpoint", "snapshots_of"]
 
 # scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`, or, for a series of
 # checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
@@ -104,6 +104,34 @@ def open_checkpoint(
     source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
     with source.fetch(address, sha256) as fetched:
         yield checkpoint_of(uri, fetched, architecture, heads)
+
+
+def split_adapter_uri(uri: str) -> tuple[str, str]:
+    """Scheme and address of an adapter's URI: `hf:org/name@revision`, a bare hub id, or a folder (`file:path`, a path).
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    scheme, address = split_uri(uri)
+    if scheme not in ("hf", "file"):
+        expected = "hf:org/name@revision, or a folder on this machine"
+        raise UsageError("adapters are not read from there", found=uri, expected=expected)
+    return scheme, address
+
+
+@contextmanager
+def open_adapter(uri: str) -> Iterator[Checkpoint]:
+    """Opens a PEFT adapter; what its adapter_config.json says is the checkpoint's config.
+
+    Raises:
+        UsageError: see `split_adapter_uri`.
+        ModelFault: permanent: missing, gated, damaged, or no adapter.
+        TransientFault: the source cannot be reached now.
+    """
+    scheme, address = split_adapter_uri(uri)
+    source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
+    with source.fetch(address, choose=choose_adapter) as fetched:
+        yield checkpoint_of(uri, fetched)
 
 
 def checkpoint_of(uri: str, fetched: Fetched, architecture: str | None = None, heads: Heads | None = None) -> Checkpoint:

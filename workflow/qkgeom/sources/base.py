@@ -95,6 +95,25 @@ def choose_files(names: Collection[str], where: object) -> Choice:
     )
 
 
+def choose_adapter(names: Collection[str], where: object) -> Choice:
+    """Chooses the files of a PEFT adapter among the file names of a folder or repository.
+
+    Source: peft/utils/constants.py, `SAFETENSORS_WEIGHTS_NAME`, `WEIGHTS_NAME` and `CONFIG_NAME`.
+
+    Raises:
+        ModelFault: they are not there.
+    """
+    weights = [name for name in ("adapter_model.safetensors", "adapter_model.bin") if name in names]
+    if not weights or "adapter_config.json" not in names:
+        raise ModelFault(
+            "no adapter here",
+            where=where,
+            found=", ".join(sorted(names)[:8]) or "nothing",
+            expected="adapter_config.json and adapter_model.safetensors, as PEFT writes them",
+        )
+    return Choice(weights[:1], "adapter_config.json", None)
+
+
 def listed_shards(index: Path, names: Collection[str], where: object) -> list[str]:
     """The files that a sharded checkpoint's index lists; others beside them are left from another sharding.
 

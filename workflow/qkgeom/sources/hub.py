@@ -8,7 +8,7 @@ HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and the proxy settings work as ev
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,15 +27,17 @@ from qkgeom.sources.read_ahead import IN_FLIGHT, ReadAhead
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")  # PEP 695 needs Python 3.12
+Choose = Callable[[Collection[str], object], Choice]
 
 
 @contextmanager
-def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
+def fetch(address: str, sha256: str | None = None, choose: Choose = choose_files) -> Iterator[Fetched]:
     """Opens a checkpoint's files on the hub, or finds them in the hub's cache.
 
     Args:
         address: `org/name`, `name`, or either with `@revision` (commit, tag or branch; `main` by default).
         sha256: digest of the one weight file, where there is only one.
+        choose: which of a repository's files.
 
     Raises:
         UsageError: the address is not of this form, or HF_ENDPOINT is no address.
@@ -43,7 +45,7 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         TransientFault: the hub cannot be reached and its cache does not hold the checkpoint, or the disk is full.
     """
     with closing(ReadAhead()) as ahead:
-        yield _fetch(address, lambda listing: _take(listing, sha256, ahead))
+        yield _fetch(address, lambda listing: _take(listing, sha256, ahead, choose), choose)
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,11 @@ def fetch_file(address: str, name: str) -> tuple[Path, Listing]:
     return _fetch(address, take)
 
 
-def _fetch(address: str, take: Callable[[Listing], T]) -> T:
+def _fetch(address: str, take: Callable[[Listing], T], choose: Choose = choose_files) -> T:
     """What `take` makes of a revision's files, those of the hub's cache if the hub need not or cannot be asked."""
     repo, revision = parse_address(address)
     known = look_up_in_cache(repo, revision)
-    if known is not None and is_commit(revision) and _is_whole_checkpoint(known):
+    if known is not None and is_commit(revision) and _is_whole_checkpoint(known, choose):
         return take(known)
     try:
         listing = look_up(repo, revision)
@@ -126,13 +128,14 @@ def _fetch(address: str, take: Callable[[Listing], T]) -> T:
     return take(listing)
 
 
-def _is_whole_checkpoint(listing: Listing) -> bool:
+def _is_whole_checkpoint(listing: Listing, choose: Choose) -> bool:
     """Whether the hub's cache holds a checkpoint that the hub would not have a better one for."""
     try:
-        weights = _weights(choose_files(listing.files, listing), listing)
+        choice = choose(listing.files, listing)
+        weights = _weights(choice, listing)
     except ModelFault:
         return False
-    return "config.json" in listing.files and all(name.startswith("model") for name in weights)
+    return choice.config is not None and all(name.startswith(("model", "adapter_model.safe")) for name in weights)
 
 
 def _weights(choice: Choice, listing: Listing) -> Sequence[str]:
@@ -141,9 +144,11 @@ def _weights(choice: Choice, listing: Listing) -> Sequence[str]:
     return listed_shards(small_file(listing, choice.index)[0], listing.files, listing)
 
 
-def _take(listing: Listing, sha256: str | None, ahead: ReadAhead, *, headers_only: bool = False) -> Fetched:
+def _take(
+    listing: Listing, sha256: str | None, ahead: ReadAhead, choose: Choose = choose_files, *, headers_only: bool = False
+) -> Fetched:
     """Opens the files of one checkpoint, small ones first, so that little is moved if something is wrong."""
-    choice = choose_files(listing.files, listing)
+    choice = choose(listing.files, listing)
     small = {name: small_file(listing, name) for name in (choice.config, choice.index) if name}
     weights = _weights(choice, listing)
     if sha256:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.errors import ModelFault
-from qkgeom.sources.base import Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
+from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
 
 
 @contextmanager
-def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
+def fetch(
+    address: str, sha256: str | None = None, choose: Callable[[Collection[str], object], Choice] = choose_files
+) -> Iterator[Fetched]:
     """Gives the files at a path; nothing is copied.
 
     Args:
         address: a checkpoint file or folder.
         sha256: digest of the one weight file.
+        choose: which of a folder's files.
 
     Raises:
         ModelFault: nothing is there, no weights are, or a file's sha256 is not the one that was pinned.
     """
     path = Path(address.removeprefix("//") if address.startswith("///") else address)
     try:
-        weights, config, index = _files(path.expanduser())
+        weights, config, index = _files(path.expanduser(), choose)
         if sha256:
             require_digest(sha256_of(the_one(weights, path)), sha256, weights[0])
         files = {file.name: {"bytes": file.stat().st_size} for file in weights}
@@ -34,15 +37,16 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     yield Fetched(weights, config, index, {"kind": "file", "files": files})
 
 
-def _files(path: Path) -> tuple[list[Path], Path | None, Path | None]:
+def _files(path: Path, choose: Callable[[Collection[str], object], Choice]) -> tuple[list[Path], Path | None, Path | None]:
     """Weights, config and index at a path."""
     if path.is_dir():
         names = [entry.name for entry in path.iterdir() if entry.is_file()]
-        choice = choose_files(names, path)
+        choice = choose(names, path)
         shards = listed_shards(path / choice.index, names, path) if choice.index else choice.weights
         config = path / choice.config if choice.config else None
         return [path / name for name in shards], config, path / choice.index if choice.index else None
-    if path.is_file():
+    if path.is_file() and choose is choose_files:
         config = path.with_name("config.json")
         return [path], config if config.is_file() else None, None
-    raise ModelFault("no such file or folder", where=path, fix="check the path")
+    what = "no such file or folder" if choose is choose_files else "no such folder"
+    raise ModelFault(what, where=path, fix="check the path")

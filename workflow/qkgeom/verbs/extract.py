@@ -27,6 +27,9 @@ def command(
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
     n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
     n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
+    adapter: Annotated[
+        str | None, Option(help="a LoRA adapter in PEFT's format, merged: hf:org/name@revision, a folder")
+    ] = None,
 ) -> None:
     """Fetch a checkpoint and store its query and key weights.
 
@@ -38,7 +41,7 @@ def command(
     heads = heads_from(n_head, n_kv_head)
     try:
         how = {"series": series, "layout": layout, "part": part, "sha256": sha256, "architecture": architecture}
-        acquire(uri, output, name, heads=heads, **how)
+        acquire(uri, output, name, heads=heads, adapter=adapter, **how)
     except ModelFault as fault:
         artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
         sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")

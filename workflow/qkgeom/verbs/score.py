@@ -48,6 +48,9 @@ def command(
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
     n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
     n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
+    adapter: Annotated[
+        str | None, Option(help="a LoRA adapter in PEFT's format: hf:org/name@revision, a folder; scored merged, and the base")
+    ] = None,
 ) -> None:
     """Score a model: per layer, symmetry and directionality of its query-key weights; or several artifacts in one go."""
     import torch
@@ -57,7 +60,7 @@ def command(
         torch.set_num_threads(threads)
     choose_device(device)  # before anything is fetched
     if in_place or len(targets) > 1:
-        if output or as_json or part or architecture or n_head or n_kv_head or not in_place:
+        if output or as_json or part or architecture or n_head or n_kv_head or adapter or not in_place:
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
             fix = "score several artifacts with --in-place, and other models one at a time"
             raise UsageError("these options do not go together", found=found, fix=fix)
@@ -67,16 +70,21 @@ def command(
     folder = artifacts.find(target)
     is_artifact = (folder / artifacts.MANIFEST).is_file()
     if is_artifact:
-        if architecture or n_head or n_kv_head or part:
-            raise UsageError("an artifact knows its architecture", found="--architecture, --n-head, --n-kv-head or --part")
+        if architecture or n_head or n_kv_head or part or adapter:
+            found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
+            raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
         rows = _score_stored(folder, heads, device, required=output is None)
     else:
         with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
             if split_uri(target) == ("hf", target):
                 logger.warning("there is no path %s here, so it is taken as the model hub's hf:%s", target, target)
-            heads_given = heads_from(n_head, n_kv_head)
-            acquire(target, Path(temporary), _name(target), part=part, architecture=architecture, heads=heads_given)
-            rows = score_artifact(Path(temporary), heads, device, partial(track, label="score"))
+            how = {"part": part, "architecture": architecture, "heads": heads_from(n_head, n_kv_head)}
+            models = {_name(target): None} | ({f"{_name(target)}+{_name(adapter)}": adapter} if adapter else {})
+            rows = []
+            for number, (model, merged) in enumerate(models.items()):
+                folder = Path(temporary) / str(number)
+                acquire(target, folder, model, adapter=merged, **how)
+                rows += score_artifact(folder, heads, device, partial(track, label="score"))
     if output:
         write_scores(output, rows)
     if as_json:
