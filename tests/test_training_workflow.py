@@ -10,7 +10,7 @@ from project import ROOT, Project
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_preset
 from qkgeom.training import families
-from qkgeom.training.plans import plan_run
+from qkgeom.training.plans import plan_runs
 
 SMALL = """
 training:
@@ -176,7 +176,7 @@ def test_a_row_that_does_not_fit_its_family(tmp_path, column, cell, told):
 def test_every_run_of_a_preset_has_a_plan(preset):
     training = read_preset(preset)["training"]
     runs = read_runs(preset)
-    plans = {name: plan_run(run, training, "cpu") for name, run in runs.items()}
+    plans = plan_runs(runs.values(), training, "cpu")
     custom = {(run.corpus, run.n_layer, run.role, run.init) for run in runs.values() if run.family == "custom"}
     assert len(custom) == 27
     if preset == "paper":

@@ -53,9 +53,9 @@ def whole_file(target: Path) -> Iterator[Path]:
 def publish(temporary: Path, target: Path) -> None:
     """Gives a finished file its name, and makes sure that it is on the disk."""
     make_readable(temporary)
-    _sync(temporary)
+    sync(temporary)
     temporary.replace(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def refused(target: Path, error: OSError) -> TransientFault:
@@ -124,7 +124,8 @@ def sweep(target: Path) -> None:
                 left.unlink()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Makes sure that a file or a folder's entries are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -19,14 +19,14 @@ from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
 from qkgeom.sources import source_module, split_uri
 from qkgeom.training import corpora
-from qkgeom.training.plans import plan_run
+from qkgeom.training.plans import plan_runs
 
 prepare_jobs(WORKFLOW)
 try:
     SETTINGS = read_settings(config)
     RUNS = read_runs(SETTINGS.preset)
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
-    PLANS = {name: plan_run(run, SETTINGS.training, SETTINGS.device) for name, run in RUNS.items()}
+    PLANS = plan_runs(RUNS.values(), SETTINGS.training, SETTINGS.device)
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED

@@ -40,7 +40,7 @@ class _Bart(SeparateLinear):
 
     def shape(self, config, layer):
         d_model, n_head = field(config, "d_model"), field(config, f"{self.part}_attention_heads")
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)
 
     def position_in(self, config):
         return "sinusoidal" if config.get("model_type") in self.sinusoidal else self.position

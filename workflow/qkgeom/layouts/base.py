@@ -31,6 +31,11 @@ class AttentionShape:
     n_kv_head: int
     d_head: int
 
+    @classmethod
+    def multi_head(cls, d_model: int, n_head: int) -> AttentionShape:
+        """Heads that share the width, each query head with a key head of its own."""
+        return cls(d_model, n_head, n_head, d_model // n_head)
+
 
 @dataclass(frozen=True)
 class Need:

@@ -64,4 +64,4 @@ class Mask2FormerDecoder(SeparateLinear):
 
     def shape(self, config, layer):
         d_model, n_head = field(config, "hidden_dim"), field(config, "num_attention_heads")
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)

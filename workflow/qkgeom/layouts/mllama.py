@@ -50,7 +50,7 @@ class _MllamaVision(SeparateLinear):
     def shape(self, config, layer):
         sizes = self.sizes(config)
         d_model, n_head = field(sizes, "hidden_size"), field(sizes, "attention_heads", "num_attention_heads")
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)
 
 
 class MllamaVision(_MllamaVision):

@@ -52,12 +52,6 @@ class MusicgenEncoder(T5Encoder):
     tensors = {role: r"text_encoder\." + pattern for role, pattern in T5Encoder.tensors.items()}
     cases = _CASES
 
-    def n_layer(self, config):
-        return super().n_layer(self.sizes(config))
-
-    def shape(self, config, layer):
-        return super().shape(self.sizes(config), layer)
-
 
 class MusicgenDecoder(SeparateLinear):
     """The decoder's self-attention."""

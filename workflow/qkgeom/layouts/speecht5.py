@@ -45,7 +45,7 @@ class _SpeechT5(SeparateLinear):
 
     def shape(self, config, layer):
         d_model, n_head = field(config, "hidden_size"), field(config, f"{self.part}_attention_heads")
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)
 
 
 class SpeechT5Encoder(_SpeechT5):

@@ -30,7 +30,7 @@ class Staged(Layout):
     def shape(self, config, layer):
         stage, _ = next(islice(self.numbers(config), layer, None))
         d_model, (_, n_head) = field(self.sizes(config), "embed_dim") * 2**stage, self._stages(config)[stage]
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)
 
     def _stages(self, config) -> list[tuple[int, int]]:
         """Depth and number of heads of each stage."""

@@ -29,8 +29,9 @@ class _T5(SeparateLinear):
     position = "relative"
 
     def shape(self, config, layer):
-        n_head = field(config, "num_heads")
-        return AttentionShape(field(config, "d_model"), n_head, n_head, field(config, "d_kv"))
+        sizes = self.sizes(config)
+        n_head = field(sizes, "num_heads")
+        return AttentionShape(field(sizes, "d_model"), n_head, n_head, field(sizes, "d_kv"))
 
 
 class T5Encoder(_T5):
@@ -45,7 +46,7 @@ class T5Encoder(_T5):
     cases = (*_CASES, Case("T5EncoderModel", _TINY, inputs="seq2seq"))
 
     def n_layer(self, config):
-        return field(config, "num_layers")
+        return field(self.sizes(config), "num_layers")
 
 
 class T5Decoder(_T5):
@@ -60,4 +61,4 @@ class T5Decoder(_T5):
     cases = _CASES
 
     def n_layer(self, config):
-        return field(config, "num_decoder_layers", "num_layers")
+        return field(self.sizes(config), "num_decoder_layers", "num_layers")

@@ -57,4 +57,4 @@ class MaeDecoder(SeparateLinear):
 
     def shape(self, config, layer):
         d_model, n_head = field(config, "decoder_hidden_size"), field(config, "decoder_num_attention_heads")
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)

@@ -35,7 +35,7 @@ class _OpenaiWhisper(SeparateLinear):
 
     def shape(self, config, layer):
         d_model, n_head = field(config, f"n_{self.tower}_state"), field(config, f"n_{self.tower}_head")
-        return AttentionShape(d_model, n_head, n_head, d_model // n_head)
+        return AttentionShape.multi_head(d_model, n_head)
 
 
 class OpenaiWhisperEncoder(_OpenaiWhisper):

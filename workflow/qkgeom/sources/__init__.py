@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 from qkgeom.checkpoint import Checkpoint, Heads, open_files, read_config
 from qkgeom.containers import Container
@@ -61,6 +62,10 @@ def source_module(uri: str) -> str:
     return f"{__name__}.{SCHEMES[split_uri(uri)[0]]}"
 
 
+def _source(uri: str) -> ModuleType:
+    return importlib.import_module(source_module(uri))
+
+
 def on_hub(uri: str) -> str | None:
     """Where on the model hub a URI's weights are, `org/name` with the revision if one is given; None if elsewhere.
 
@@ -70,7 +75,7 @@ def on_hub(uri: str) -> str | None:
     scheme, address = split_uri(uri)
     if scheme == "hf":
         return address
-    source = importlib.import_module(source_module(uri))
+    source = _source(uri)
     return source.hub_address(address) if hasattr(source, "hub_address") else None
 
 
@@ -80,7 +85,7 @@ def snapshots_of(uri: str) -> list[tuple[str, str]]:
     Raises:
         UsageError, ModelFault: see `split_uri` and the source.
     """
-    source = importlib.import_module(source_module(uri))
+    source = _source(uri)
     return source.snapshots(split_uri(uri)[1]) if hasattr(source, "snapshots") else [("final", uri)]
 
 
@@ -100,9 +105,7 @@ def open_checkpoint(
         ModelFault: permanent: missing, gated, damaged, or no config and no `architecture`.
         TransientFault: the source cannot be reached now.
     """
-    scheme, address = split_uri(uri)
-    source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
-    with source.fetch(address, sha256) as fetched:
+    with _source(uri).fetch(split_uri(uri)[1], sha256) as fetched:
         yield checkpoint_of(uri, fetched, architecture, heads)
 
 
@@ -128,9 +131,8 @@ def open_adapter(uri: str) -> Iterator[Checkpoint]:
         ModelFault: permanent: missing, gated, damaged, or no adapter.
         TransientFault: the source cannot be reached now.
     """
-    scheme, address = split_adapter_uri(uri)
-    source = importlib.import_module(f"{__name__}.{SCHEMES[scheme]}")
-    with source.fetch(address, choose=choose_adapter) as fetched:
+    _, address = split_adapter_uri(uri)
+    with _source(uri).fetch(address, choose=choose_adapter) as fetched:
         yield checkpoint_of(uri, fetched)
 
 

@@ -6,7 +6,6 @@ time limits, the proxy settings and HF_HUB_OFFLINE hold here too; no token is se
 
 from __future__ import annotations
 
-import fcntl
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from qkgeom.console import progress
 from qkgeom.errors import ModelFault, TransientFault
-from qkgeom.files import locked, publish
+from qkgeom.files import locked, publish, wait_for_lock
 from qkgeom.sources.base import sha256_of, storing
 from qkgeom.sources.hub_client import PASSING, keep_trying
 from qkgeom.sources.hub_faults import CONTENT_RANGE, SLOW_DOWN, Kind, WrongAnswer, kind_of, require_endpoint, said
@@ -64,7 +63,7 @@ def _alone(target: Path) -> Iterator[None]:
     with target.with_name(f".{target.name}.lock").open("wb") as file:
         if not locked(file, without_locks=True):
             logger.info("%s is being fetched by another process: waiting for it", target.name)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            wait_for_lock(file)
         yield
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from qkgeom.errors import UsageError
@@ -34,6 +34,18 @@ class Plan:
     margin: float | None
 
 
+def plan_runs(runs: Iterable[Run], training: Mapping[str, object], device: str) -> dict[str, Plan]:
+    """The plans by name of the run; see `plan_run`.
+
+    Raises:
+        UsageError: the preset trains an unknown family, or a run has no plan.
+    """
+    if unknown := set(training.get("families", {})) - set(families.names()):
+        found, expected = ", ".join(sorted(unknown)), ", ".join(families.names())
+        raise UsageError("a preset trains an unknown family", where="its `families`", found=found, expected=expected)
+    return {run.name: plan_run(run, training, device) for run in runs}
+
+
 def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
     """The plan of one run.
 
@@ -46,9 +58,6 @@ def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
         UsageError: the preset has no sizes for this family, they do not fit the schema, or there is no such model.
     """
     family, where = families.load(run.family), f"the preset's training of {run.name}"
-    if unknown := set(training.get("families", {})) - set(families.names()):
-        found, expected = ", ".join(sorted(unknown)), ", ".join(families.names())
-        raise UsageError("a preset trains an unknown family", where="its `families`", found=found, expected=expected)
     own = training.get("families", {}).get(family.name)
     if own is None:
         expected = f"an entry {family.name} in `families`"

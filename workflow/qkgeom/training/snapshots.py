@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom.errors import TransientFault
-from qkgeom.files import make_readable
+from qkgeom.files import make_readable, sync
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +39,8 @@ def write_checkpoint(target: Path, model: torch.nn.Module, keep: Callable[[str],
             model.save_pretrained(temporary, state_dict=chosen)
             for path in temporary.iterdir():
                 make_readable(path)
-                _sync(path)
-            _sync(temporary)
+                sync(path)
+            sync(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
     finally:
@@ -65,11 +64,3 @@ def disk_faults(target: Path) -> Iterator[None]:
             where=target.parent,
             fix="free disk space or choose a folder that can be written, then run the same command again",
         ) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from qkgeom.runs import RUNS, read_runs
 from qkgeom.settings import PRESETS, read_preset
 from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
-from qkgeom.training.plans import Plan, plan_run
+from qkgeom.training.plans import Plan, plan_runs
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[st
     training = read_preset(preset, presets).get("training")
     if training is None:
         raise UsageError("a preset says nothing of training", where=presets / f"{preset}.yaml", expected="a key `training`")
-    return {name: plan_run(rows[name], training, device) for name in names}
+    return plan_runs([rows[name] for name in names], training, device)
 
 
 def _device(name: str, threads: int | None) -> str:
