@@ -8,8 +8,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from qkgeom import scores as engine
 from qkgeom.errors import QkgeomError
-from qkgeom.scores import _quadratic_forms, score_factors, score_layer
+from qkgeom.products import gram, tiles, ways
+from qkgeom.scores import layer_factors, score_factors, score_layer
 
 
 def dense_scores(M):
@@ -144,19 +146,25 @@ def test_a_change_of_basis_inside_the_heads_changes_nothing(weights, seed):
 
 
 @pytest.mark.parametrize("n_kv_head", [1, 2, 12])
-def test_gram_and_tile_ways_agree(n_kv_head):
-    W_q, W_k = layer(0, 400, 12, n_kv_head, 6)
-    A = W_q.unflatten(1, (n_kv_head, -1)).sum(2).flatten(1)
-    B = W_k.flatten(1)
-    M = A @ B.T
-    assert torch.allclose(_quadratic_forms(A, B.T @ B), (M**2).sum(1), rtol=1e-10)
-    assert values(score_factors(A, B)) == pytest.approx(dense_scores(M.numpy())[:3], abs=1e-10)
+@pytest.mark.parametrize("tile_bytes", [1, 8 * 150**2, 2**30])
+def test_gram_and_tile_ways_agree(n_kv_head, tile_bytes):
+    A, B = layer_factors(*layer(0, 400, 12, n_kv_head, 6))
+    M = (A @ B.T).numpy()
+    norms = (np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
+    for moments in (gram(A, B, *norms), tiles(A, B, *norms, dtype=torch.float64, tile_bytes=tile_bytes)):
+        assert moments.rows == pytest.approx(np.linalg.norm(M, axis=1), rel=1e-10)
+        assert moments.columns == pytest.approx(np.linalg.norm(M, axis=0), rel=1e-10)
+        assert moments.trace == pytest.approx(np.trace(M @ M), rel=1e-9)
 
 
-def test_a_wide_matrix_goes_through_several_tiles(monkeypatch):
-    monkeypatch.setattr("qkgeom.scores.TILE_BYTES", 8 * 100 * 7)
-    M = np.random.default_rng(0).standard_normal((100, 100))
-    assert values(score_factors(*factors(M))) == pytest.approx(dense_scores(M)[:3], abs=1e-10)
+def test_the_cheaper_way_is_taken():
+    """10 d r^2 operations of float64 against 2 d^2 r of float32 (half as dear) or of float64."""
+    first = lambda d, r, exact: next(ways(d, r, torch.device("cpu"), exact))  # noqa: E731
+    assert first(4096, 400, False) is gram
+    assert first(4096, 420, False).keywords["dtype"] == torch.float32
+    assert first(4096, 800, True) is gram
+    assert first(4096, 840, True).keywords["dtype"] == torch.float64
+    assert first(256, 256, False).keywords["dtype"] == torch.float64, "small products are exact"
 
 
 def test_column_outliers_are_negative():
@@ -189,7 +197,16 @@ def test_what_has_no_score_says_so(bad, status):
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "shapes", [((16, 3, 4), (16, 2, 4)), ((16, 2, 4), (8, 2, 4)), ((16, 2, 4), (16, 2, 5)), ((16, 8), (16, 8))]
+    "shapes",
+    [
+        ((16, 3, 4), (16, 2, 4)),
+        ((16, 2, 4), (8, 2, 4)),
+        ((16, 2, 4), (16, 2, 5)),
+        ((16, 8), (16, 8)),
+        ((16, 2, 4), (16, 0, 4)),
+        ((0, 2, 4), (0, 2, 4)),
+        ((16, 2, 0), (16, 2, 0)),
+    ],
 )
 def test_weights_of_different_layers_are_refused(shapes):
     with pytest.raises(QkgeomError, match="do not belong to one layer") as error:
@@ -208,3 +225,95 @@ def test_a_random_matrix_has_mean_symmetry_of_one_over_d():
     rng = np.random.default_rng(0)
     symmetries = [score_factors(*factors(rng.standard_normal((20, 20)))).symmetry for _ in range(2000)]
     assert np.mean(symmetries) == pytest.approx(1 / 20, abs=4 * np.std(symmetries) / math.sqrt(2000))
+
+
+def hard_factors(d, r):
+    """Factors on which float32 is put to the test: by scale, outliers, symmetry, rank, and cancellation across ranks."""
+    generator = torch.Generator().manual_seed(d + r)
+    random = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    A, B = random(d, r), random(d, r)
+    half = r // 2
+    outlier_rows, outlier_columns = A.clone(), B.clone()
+    outlier_rows[[5, d // 3]] *= 1e3
+    outlier_columns[[3, d // 2]] *= 1e3
+    left, right = torch.cat([A[:, :half], B[:, :half]], 1), torch.cat([B[:, :half], A[:, :half]], 1)
+    skew = torch.cat([B[:, :half], -A[:, :half]], 1)
+    yield "random", A, B
+    yield "times 1e-18", A * 1e-18, B
+    yield "times 1e18", A * 1e9, B * 1e9
+    yield "one tiny, one huge", A * 1e-30, B * 1e30
+    yield "outlier columns", A, outlier_columns
+    yield "outlier rows and columns", outlier_rows, outlier_columns
+    yield "symmetric", left, right
+    yield "nearly symmetric", left, right + 1e-3 * random(d, 2 * half)
+    yield "skew", left, skew
+    yield "nearly skew", left, skew + 1e-3 * random(d, 2 * half)
+    yield "a symmetric start", A, A
+    yield "rank 1", random(d, 1).expand(d, r) / r, B
+    yield "falling spectrum", A * torch.logspace(0, -8, r), B
+    yield "far from zero", A + 3, B + 3
+    yield "equal norms", torch.linalg.qr(random(d, d))[0][:, :r], torch.linalg.qr(random(d, d))[0][:, :r]
+    for size in (1e-2, 1e-4, 1e-6):
+        cancelling = torch.cat([B[:, :half], -B[:, :half]], 1) + size * random(d, 2 * half)
+        yield f"ranks that cancel to {size:g}", torch.cat([A[:, :half], A[:, :half]], 1), cancelling
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("d", "r"), [(300, 640), (640, 640), (1024, 256), (1500, 100), (1024, 64)])
+def test_fast_scores_are_within_the_tolerances(d, r, dtype):
+    for name, *weights in hard_factors(d, r):
+        A, B = (W.to(dtype) for W in weights)
+        if not (A.isfinite().all() and B.isfinite().all() and A.any() and B.any()):
+            continue  # float16 has no such numbers
+        fast, exact = score_factors(A, B), score_factors(A, B, "float64")
+        assert fast.symmetry == pytest.approx(exact.symmetry, abs=1e-5), name
+        assert fast.directionality == pytest.approx(exact.directionality, abs=1e-4), name
+        assert fast.directionality_excess == pytest.approx(exact.directionality_excess, abs=1e-4), name
+        assert fast.fro_norm == pytest.approx(exact.fro_norm, rel=1e-5), name
+        assert fast.status == exact.status, name
+
+
+def test_the_tolerances_are_kept_by_the_estimate(monkeypatch):
+    """Without falling back to float64, cancelling ranks are scored wrongly: the estimate is what notices."""
+    factors_of = {name: weights for name, *weights in hard_factors(640, 640)}
+    A, B = factors_of["ranks that cancel to 1e-06"]
+    exact = score_factors(A, B, "float64")
+    monkeypatch.setattr(engine, "SAFETY", 0)
+    monkeypatch.setattr("qkgeom.products.SMALL", 0)
+    assert abs(score_factors(A, B).directionality - exact.directionality) > 1e-3
+
+
+def test_ordinary_weights_are_scored_in_float32():
+    A, B = next(weights for _, *weights in hard_factors(640, 640))
+    fast = next(ways(*A.shape, A.device, exact=False))
+    norms = (np.linalg.norm(A, axis=1), np.linalg.norm(B, axis=1))
+    assert fast.keywords["dtype"] == torch.float32
+    assert engine._from_moments(fast(A, B, *norms), 0)[1]
+
+
+@pytest.mark.faults
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(QkgeomError, match="no such precision"):
+        score_layer(*layer(0, 16, 2, 1, 4), precision="float16")
+
+
+@pytest.mark.faults
+def test_integers_are_refused():
+    with pytest.raises(QkgeomError, match="not floating-point numbers"):
+        score_layer(*(W.to(torch.int8) for W in layer(0, 16, 2, 1, 4)))
+
+
+def test_mixed_types_are_scored():
+    W_q, W_k = layer(0, 64, 4, 2, 6)
+    W_q, W_k = W_q.bfloat16(), W_k.float()
+    exact = score_layer(W_q.double(), W_k.double())["all"]
+    assert values(score_layer(W_q, W_k)["all"]) == pytest.approx(values(exact), abs=1e-6)
+
+
+def test_query_heads_that_cancel_are_summed_exactly():
+    """Two float32 heads of a group that all but cancel: their sum in float32 would keep no digit."""
+    W_q, W_k = layer(5, 64, 2, 1, 4)
+    W_q = W_q.float()
+    W_q[:, 1] = -W_q[:, 0] * (1 + 2**-20)
+    exact = score_layer(W_q.double(), W_k.double())["all"]
+    assert values(score_layer(W_q, W_k.float())["all"]) == pytest.approx(values(exact), abs=1e-6)

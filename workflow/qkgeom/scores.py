@@ -5,7 +5,8 @@ the authors' released code computes (sums of norm - threshold instead of sums of
 equations.
 
 M = A B^T with A, B of shape [d, r]. Grouped queries make r = n_kv_head * d_head: the query heads of a group share
-their key head, so they are summed first. Everything is done in float64 on factors scaled by powers of two.
+their key head, so they are summed first. products.py knows how to get norms and trace from A and B; here it is decided
+which of its ways is accurate enough.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from qkgeom.errors import QkgeomError
+from qkgeom.products import Moments, as_float64, ways
 
 if TYPE_CHECKING:
     import torch
 
 GAMMA = 2.0  # an outlier's norm exceeds mean + GAMMA * std (paper, section 3)
 EQUAL_NORMS = 1e-6  # norms that vary less than this, relative to their mean, are equal up to rounding
-TILE_BYTES = 64 * 2**20
+PRECISIONS = ("auto", "float64")
+SYMMETRY_TOLERANCE, DIRECTIONALITY_TOLERANCE = 1e-5, 1e-4  # of float32 products; beyond them all is computed in float64
+SAFETY = 4  # tolerances are kept with so many standard deviations of the error's estimate
+PLAIN = 2.0**30  # factors with entries between 1 / PLAIN and PLAIN are taken as they are: no square over- or underflows
 
 
 @dataclass(frozen=True)
@@ -47,89 +54,156 @@ class Score:
     status: str
 
 
-def score_layer(W_q: torch.Tensor, W_k: torch.Tensor, heads: bool = False) -> dict[str, Score]:
+def score_layer(
+    W_q: torch.Tensor, W_k: torch.Tensor, heads: bool = False, precision: str = "auto", tile_bytes: int | None = None
+) -> dict[str, Score]:
     """Scores a layer, and each of its heads if asked.
 
     Args:
-        W_q: [d_model, n_head, d_head].
+        W_q: [d_model, n_head, d_head], of any floating-point type.
         W_k: [d_model, n_kv_head, d_head]; query head h reads key head h // (n_head / n_kv_head).
         heads: also score W_q,h W_k,g(h)^T for every head.
+        precision: `auto` or `float64`, see `score_factors`; weights in float64 are always computed in it.
+        tile_bytes: how much memory a tile of M may take; by default what suits the device.
 
     Returns:
         `all`, then the heads' indices, each with its scores.
 
     Raises:
-        QkgeomError: the shapes do not belong together.
+        QkgeomError: the shapes do not belong together, or these are no floating-point numbers.
     """
-    if W_q.ndim != 3 or W_k.ndim != 3 or W_q.shape[::2] != W_k.shape[::2] or not W_k.shape[1] or W_q.shape[1] % W_k.shape[1]:
-        raise QkgeomError(
-            "query and key weights do not belong to one layer",
-            found=f"W_q {list(W_q.shape)}, W_k {list(W_k.shape)}",
-            expected="[d_model, n_head, d_head] and [d_model, n_kv_head, d_head], n_head a multiple of n_kv_head",
-        )
-    W_q, W_k = W_q.double(), W_k.double()
-    group = W_q.shape[1] // W_k.shape[1]
-    grouped = W_q.unflatten(1, (-1, group)).sum(2)  # [d_model, n_kv_head, d_head]
-    scores = {"all": score_factors(grouped.flatten(1), W_k.flatten(1))}
+    import torch
+
+    A, B = layer_factors(W_q, W_k)
+    if precision == "auto" and torch.float64 in (W_q.dtype, W_k.dtype):
+        precision = "float64"
+    scores = {"all": score_factors(A, B, precision, tile_bytes)}
     if heads:
-        scores |= {str(h): score_factors(W_q[:, h], W_k[:, h // group]) for h in range(W_q.shape[1])}
+        group = W_q.shape[1] // W_k.shape[1]
+        for h in range(W_q.shape[1]):
+            scores[str(h)] = score_factors(W_q[:, h], W_k[:, h // group], precision, tile_bytes)
     return scores
 
 
-def score_factors(A: torch.Tensor, B: torch.Tensor) -> Score:
-    """Scores M = A B^T; A and B are [d, r] in float64."""
-    if not (A.isfinite().all() and B.isfinite().all()):
-        return Score(None, None, None, None, None, None, "not_finite")
-    (A, a_exponent), (B, b_exponent) = _normalised(A), _normalised(B)
-    G = B.T @ A
-    trace = (G * G.T).sum()  # tr(A B^T A B^T)
-    row2, col2 = _squared_norms(A, B)
-    fro2 = row2.sum()
-    if fro2 == 0:
-        return Score(None, None, None, 0.0, 0, 0, "zero")
-    symmetry = float((trace / fro2).clamp(-1, 1))
-    fro_norm = float(fro2.sqrt()) * 2.0 ** (a_exponent + b_exponent)
-    R, R_excess, n_row = _outliers(row2.sqrt())
-    C, C_excess, n_col = _outliers(col2.sqrt())
-    if n_row == n_col == 0:
-        return Score(symmetry, 0.0, 0.0, fro_norm, 0, 0, "no_outliers")
-    return Score(symmetry, (R - C) / (R + C), (R_excess - C_excess) / (R_excess + C_excess), fro_norm, n_row, n_col, "ok")
+def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and B, [d_model, n_kv_head * d_head] each, with W_qk = A B^T: query heads that share a key head are summed.
 
-
-def _normalised(A: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """A / 2^e with its largest entry in [0.5, 1), and e; exact, so that no square over- or underflows."""
-    largest = float(A.abs().amax()) if A.numel() else 0.0
-    exponent = math.frexp(largest)[1] if largest else 0
-    return A * 2.0**-exponent, exponent
-
-
-def _squared_norms(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Squared norms of the rows and of the columns of A B^T, [d] each, without holding the [d, d] matrix.
-
-    For r << d they follow from r x r Gram matrices (row i: a_i (B^T B) a_i^T), else from tiles of M itself.
+    Raises:
+        QkgeomError: as `score_layer`.
     """
-    d, r = A.shape
-    if 5 * r < d:  # about 10 d r^2 operations against 2 d^2 r
-        return _quadratic_forms(A, B.T @ B), _quadratic_forms(B, A.T @ A)
-    row2, col2 = A.new_zeros(d), A.new_zeros(d)
-    step = max(1, TILE_BYTES // (8 * d))
-    for start in range(0, d, step):
-        squares = (A[start : start + step] @ B.T).square_()
-        row2[start : start + step] = squares.sum(1)
-        col2 += squares.sum(0)
-    return row2, col2
+    if W_q.ndim != 3 or W_k.ndim != 3 or W_q.shape[::2] != W_k.shape[::2] or 0 in (*W_q.shape, *W_k.shape):
+        fits = False
+    else:
+        fits = W_q.shape[1] % W_k.shape[1] == 0
+    if not fits:
+        raise QkgeomError(
+            "query and key weights do not belong to one layer",
+            found=f"W_q {list(W_q.shape)}, W_k {list(W_k.shape)}",
+            expected="[d_model, n_head, d_head] and [d_model, n_kv_head, d_head], n_head a multiple of n_kv_head, no size 0",
+        )
+    if not (W_q.is_floating_point() and W_k.is_floating_point()):
+        raise QkgeomError("weights are not floating-point numbers", found=f"W_q {W_q.dtype}, W_k {W_k.dtype}")
+    if W_q.shape[1] == W_k.shape[1]:
+        return W_q.flatten(1), W_k.flatten(1)
+    of_group = W_q.unflatten(1, (W_k.shape[1], -1)).unbind(2)  # each [d_model, n_kv_head, d_head]
+    # one head after another, so that a large layer is never there twice; halves have few enough digits for float32
+    A = as_float64(of_group[0]) if W_q.itemsize > 2 else of_group[0].float()
+    for W in of_group[1:]:
+        A = A + W.to(A.device)
+    return A.flatten(1), W_k.flatten(1)
 
 
-def _quadratic_forms(A: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
-    return ((A @ gram) * A).sum(1).clamp_(min=0)
+def score_factors(A: torch.Tensor, B: torch.Tensor, precision: str = "auto", tile_bytes: int | None = None) -> Score:
+    """Scores M = A B^T; A and B are [d, r].
+
+    Args:
+        A: [d, r].
+        B: [d, r].
+        precision: `float64` computes everything in it. `auto` takes the fastest way for the shape, with products in
+            float32 at the least, whose error is at most 1e-5 in symmetry and 1e-4 in both directionalities: where
+            their estimate says otherwise, the whole is done again in float64.
+        tile_bytes: how much memory a tile of M may take.
+
+    Raises:
+        QkgeomError: no such precision.
+    """
+    if precision not in PRECISIONS:
+        raise QkgeomError("there is no such precision", found=precision, expected=" or ".join(PRECISIONS))
+    if A.device != B.device:
+        A, B = A.cpu(), B.cpu()
+    (A, a, a_exponent), (B, b, b_exponent) = _normalised(A), _normalised(B)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return Score(None, None, None, None, None, None, "not_finite")
+    for way in ways(*A.shape, A.device, precision == "float64", tile_bytes):
+        score, trusted = _from_moments(way(A, B, a, b), a_exponent + b_exponent)
+        if trusted:
+            break
+    return score
 
 
-def _outliers(norms: torch.Tensor) -> tuple[float, float, int]:
-    """Sum of the outliers' norms, sum of their excess over the threshold, and their number."""
-    mean = norms.mean()
-    std = norms.std() if norms.numel() > 1 else norms.new_zeros(())
-    if std <= EQUAL_NORMS * mean:
-        return 0.0, 0.0, 0
-    threshold = mean + GAMMA * std
-    outliers = norms[norms > threshold]
-    return float(outliers.sum()), float((outliers - threshold).sum()), outliers.numel()
+def _normalised(A: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, int]:
+    """A / 2^e in float32 or float64, the norms of its rows, and e: exact, and so that no square over- or underflows."""
+    import torch
+
+    A = A.float() if A.itemsize < 4 else A
+    norms = torch.linalg.vector_norm(A, dim=1).cpu().double().numpy()
+    if 1 / PLAIN < norms.max() < PLAIN:
+        return A, norms, 0
+    largest = float(A.abs().amax())
+    exponent = math.frexp(largest)[1] if largest and math.isfinite(largest) else 0
+    # in two steps, since 2^-exponent may be no number of the type
+    A = A * 2.0 ** -(exponent // 2) * 2.0 ** -(exponent - exponent // 2)
+    return A, torch.linalg.vector_norm(A, dim=1).cpu().double().numpy(), exponent
+
+
+def _from_moments(moments: Moments, exponent: int) -> tuple[Score, bool]:
+    """The scores of a matrix, and whether rounding kept within the tolerances.
+
+    Args:
+        moments: of the matrix.
+        exponent: the matrix was divided by 2^exponent.
+    """
+    fro2 = float((moments.rows**2).sum())
+    if fro2 == 0:
+        return Score(None, None, None, 0.0, 0, 0, "zero"), False
+    symmetry = min(1.0, max(-1.0, moments.trace / fro2))
+    fro_norm = math.ldexp(math.sqrt(fro2), exponent)
+    R, C = _Outliers.among(moments.rows, moments.row_error), _Outliers.among(moments.columns, moments.column_error)
+    trusted = R.sure and C.sure and SAFETY * moments.trace_error <= SYMMETRY_TOLERANCE * fro2
+    if R.number == C.number == 0:
+        return Score(symmetry, 0.0, 0.0, fro_norm, 0, 0, "no_outliers"), trusted
+    trusted = trusted and 2 * SAFETY * (R.error + C.error) <= DIRECTIONALITY_TOLERANCE * (R.excess + C.excess)
+    directionality, excess = (R.total - C.total) / (R.total + C.total), (R.excess - C.excess) / (R.excess + C.excess)
+    return Score(symmetry, directionality, excess, fro_norm, R.number, C.number, "ok"), trusted
+
+
+@dataclass(frozen=True)
+class _Outliers:
+    """The norms beyond the threshold: their sum, the sum of their excess over it, and their number.
+
+    Attributes:
+        error: one standard deviation of either sum.
+        sure: rounding cannot have moved a norm over the threshold.
+    """
+
+    total: float
+    excess: float
+    number: int
+    error: float
+    sure: bool
+
+    @classmethod
+    def among(cls, norms: np.ndarray, error: np.ndarray) -> _Outliers:
+        """Those among the norms [d], each of which is off by its error [d]."""
+        mean, std = norms.mean(), norms.std(ddof=1) if norms.size > 1 else 0.0
+        typical = np.sqrt((error**2).mean())
+        sure = bool(abs(std - EQUAL_NORMS * mean) > SAFETY * typical)
+        if std <= EQUAL_NORMS * mean:
+            return cls(0.0, 0.0, 0, 0.0, sure)
+        threshold = mean + GAMMA * std
+        beyond = norms > threshold
+        sure = sure and bool((np.abs(norms - threshold) > SAFETY * error).all())
+        outliers = norms[beyond]
+        of_threshold = (1 + GAMMA) * typical / np.sqrt(norms.size) * outliers.size
+        rounding = np.sqrt((error[beyond] ** 2).sum()) + of_threshold
+        return cls(float(outliers.sum()), float((outliers - threshold).sum()), outliers.size, float(rounding), sure)
