@@ -28,6 +28,7 @@ EQUAL_NORMS = 1e-6  # norms that vary less than this, relative to their mean, ar
 PRECISIONS = ("auto", "float64")
 SYMMETRY_TOLERANCE, DIRECTIONALITY_TOLERANCE = 1e-5, 1e-4  # of float32 products; beyond them all is computed in float64
 SAFETY = 4  # tolerances are kept with so many standard deviations of the error's estimate
+SUM_BYTES = 2**25  # of the weights whose groups are summed at a time
 PLAIN = 2.0**30  # factors with entries between 1 / PLAIN and PLAIN are taken as they are: no square over- or underflows
 
 
@@ -91,6 +92,8 @@ def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, t
     Raises:
         QkgeomError: as `score_layer`.
     """
+    import torch
+
     if W_q.ndim != 3 or W_k.ndim != 3 or W_q.shape[::2] != W_k.shape[::2] or 0 in (*W_q.shape, *W_k.shape):
         fits = False
     else:
@@ -105,11 +108,9 @@ def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, t
         raise QkgeomError("weights are not floating-point numbers", found=f"W_q {W_q.dtype}, W_k {W_k.dtype}")
     if W_q.shape[1] == W_k.shape[1]:
         return W_q.flatten(1), W_k.flatten(1)
-    of_group = W_q.unflatten(1, (W_k.shape[1], -1)).unbind(2)  # each [d_model, n_kv_head, d_head]
-    # one head after another, so that a large layer is never there twice; halves have few enough digits for float32
-    A = as_float64(of_group[0]) if W_q.itemsize > 2 else of_group[0].float()
-    for W in of_group[1:]:
-        A = A + W.to(A.device)
+    grouped = W_q.unflatten(1, (W_k.shape[1], -1)).split(max(1, SUM_BYTES // (8 * W_q[0].numel())))
+    # in parts, so that a large layer is never there twice; halves have few enough digits for float32
+    A = torch.cat([(as_float64(part) if W_q.itemsize > 2 else part.float()).sum(2) for part in grouped])
     return A.flatten(1), W_k.flatten(1)
 
 

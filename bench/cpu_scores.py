@@ -1,0 +1,91 @@
+"""The scoring engine on the CPU: against the dense way, a layer of LLaMA-3.1-405B, and how its cost grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import ml_dtypes
+import torch
+
+from against_dense import LLAMA_405B, compare, dense_scores, faster, in_turns, weights
+from figures import Figure
+from qkgeom.artifacts import StoredTensor, tensor_name, write_manifest
+from qkgeom.errors import QkgeomError
+from qkgeom.scores import score_factors
+from qkgeom.snapshot_file import snapshot_file
+
+WORKFLOW = Path(__file__).parents[1] / "workflow"
+CPU = torch.device("cpu")
+WIDTHS, RANKS = (512, 1024, 2048, 4096), (1 / 64, 1 / 16, 1 / 8, 1 / 4, 1)  # d, and r in d
+
+# Runs in a process of its own, for its peak memory. The time is that of scoring alone.
+CHILD = """
+import json, sys, time
+from pathlib import Path
+import torch
+from qkgeom.scoring import score_artifact
+torch.set_num_threads(int(sys.argv[2]))
+started = time.perf_counter()
+rows = score_artifact(Path(sys.argv[1]), device="cpu")
+seconds = time.perf_counter() - started
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(json.dumps({"seconds": seconds, "peak": int(peak.split()[1]) * 1024, "status": rows[0]["status"]}))
+"""
+
+
+def measure(tiny: bool) -> list[Figure]:
+    """Speed, memory, and cost by shape, with as many threads as torch takes here."""
+    return [*compare(CPU, tiny), *of_405b(tiny), growth(tiny)]
+
+
+def of_405b(tiny: bool) -> list[Figure]:
+    """A layer of LLaMA-3.1-405B from an artifact in bfloat16."""
+    W_q, W_k = weights(LLAMA_405B, CPU, tiny, torch.bfloat16)
+    with TemporaryDirectory() as folder:
+        write_artifact(Path(folder), W_q, W_k)
+        command = [sys.executable, "-c", CHILD, folder, str(torch.get_num_threads())]
+        result = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(WORKFLOW)}, check=False
+        )
+    if result.returncode:
+        raise QkgeomError("scoring an artifact failed", found=result.stderr)
+    ours = json.loads(result.stdout)
+    W_q, W_k = W_q.float(), W_k.float()
+    started = perf_counter()
+    dense_scores(W_q, W_k)  # the whole layer, once
+    dense = perf_counter() - started
+    return [
+        faster("a layer of LLaMA-3.1-405B from its artifact", dense, ours["seconds"], 12),
+        Figure("peak memory of that", ours["peak"] / 2**30, "GiB", 2.5, True, "of the whole process, torch included"),
+    ]
+
+
+def write_artifact(folder: Path, W_q: torch.Tensor, W_k: torch.Tensor) -> None:
+    """Stores one layer as extraction does."""
+    arrays = [W.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for W in (W_q, W_k)]
+    tensors = [StoredTensor(tensor_name(0, which), W.shape, W.dtype) for which, W in zip(("W_q", "W_k"), arrays, strict=True)]
+    with snapshot_file(folder / "final.safetensors", [tensors], {}, {}) as file:
+        file.append(arrays, {})
+    snapshot = {"file": "final.safetensors", "layers": [{"layer": 0}]}
+    write_manifest(folder, {"model": "llama", "status": "ok", "snapshots": {"final": snapshot}})
+
+
+def growth(tiny: bool) -> Figure:
+    """How evenly the time follows the operations that the engine should need: min(10 d r^2 in float64, 2 d^2 r)."""
+    curve = {(d, r): cost(d, r) for d in WIDTHS[: 1 if tiny else None] for r in (max(4, int(d * share)) for share in RANKS)}
+    detail = ", ".join(f"{d} x {r}: {value:.1f}" for (d, r), value in curve.items())
+    worst = max(value for (_, r), value in curve.items() if r >= 64)  # what is smaller takes no time to speak of
+    return Figure("time per needed operation, worst shape", worst, "x a matrix product's", 4, True, detail)
+
+
+def cost(d: int, r: int) -> float:
+    """Time per needed operation for factors [d, r], as a multiple of what a product of two [d, d] matrices takes."""
+    A, B, square = torch.randn(d, r), torch.randn(d, r), torch.randn(d, d)
+    ours, reference = in_turns(lambda: score_factors(A, B), lambda: square @ square, 3)
+    return ours / min(2 * 10 * d * r**2, 2 * d**2 * r) / (reference / (2 * d**3))
