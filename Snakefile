@@ -35,7 +35,11 @@ rule all:
     """Everything of the preset: scores, figures, tables, and the check that names what is missing."""
     default_target: True
     input:
-        f"{OUT}/check.ok",
+        rules.check.output,
+        # what led to it as well: of a file that it is not told of, Snakemake does not notice that it is gone
+        expand("results/runs/{run}/done.json", run=trained_runs()),
+        rules.check.input,
+        rules.collect.output,
 
 
 rule scores:

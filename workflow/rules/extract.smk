@@ -11,6 +11,7 @@ rule extract:
         f"{OUT}/logs/extract/{{model}}.log",
     benchmark:
         f"{OUT}/benchmarks/extract/{{model}}.tsv"
+    retries: EXTRACTIONS - 1
     conda:
         CONDA
     threads: 1
@@ -18,10 +19,12 @@ rule extract:
         mem_mb=2000,
         runtime=60,
         hub_slots=1,
+        outage=lambda wildcards, attempt: "record" if attempt == EXTRACTIONS else "raise",
     params:
         folder=subpath(output.manifest, parent=True),
         arguments=extract_arguments,
         files=extract_files,
         code=extract_code,
     shell:
-        "python -m qkgeom extract {params.arguments} --model {wildcards.model}" " --output {params.folder} > {log} 2>&1"
+        "python -m qkgeom extract {params.arguments} --model {wildcards.model} --output {params.folder}"
+        " --{resources.outage}-outage > {log} 2>&1"

@@ -12,7 +12,7 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, TransientFault
 from qkgeom.extraction import failed_manifest
 
 
@@ -30,6 +30,9 @@ def command(
     adapter: Annotated[
         str | None, Option(help="a LoRA adapter in PEFT's format, merged: hf:org/name@revision, a folder")
     ] = None,
+    record_outage: Annotated[
+        bool, Option("--record-outage/--raise-outage", help="record also a fault that may pass, such as a network that is down")
+    ] = False,
 ) -> None:
     """Fetch a checkpoint and store its query and key weights.
 
@@ -42,6 +45,8 @@ def command(
     try:
         how = {"series": series, "layout": layout, "part": part, "sha256": sha256, "architecture": architecture}
         acquire(uri, output, name, heads=heads, adapter=adapter, **how)
-    except ModelFault as fault:
+    except (ModelFault, TransientFault) as fault:
+        if isinstance(fault, TransientFault) and not record_outage:
+            raise
         artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
         sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")
