@@ -281,7 +281,7 @@ def test_a_layer_with_nan_has_an_empty_row_and_the_rest_is_scored(project):
     [
         ("prset=mini", "did you mean preset?"),
         ("preset=nothing", "there is no preset nothing"),
-        ("device=abacus", "auto, cpu, cuda or cuda:N"),
+        ("device=abacus", "auto, cpu, cuda, cuda:N or mps"),
         ("heads=maybe", "heads has a value that is not allowed"),
         ("threads=0", "minimum 1"),
         ("only=*nothing*", "no model of the preset mini fits *nothing*"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.containers.memory import from_state_dict
+from qkgeom.engine import Engine
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import FINAL, layer_weights
 from qkgeom.layouts import all_layouts, layout_for
@@ -26,6 +27,7 @@ def score(
     part: str | None = None,
     heads: bool = False,
     device: str = "auto",
+    precision: str = "auto",
 ) -> pd.DataFrame:
     """Scores a model in memory, layer by layer; no file is read or written.
 
@@ -35,7 +37,8 @@ def score(
             transformers model brings its own, a timm model's sizes are read from it.
         part: which stack, where the architecture has several (`encoder`, `decoder`, `vision`, `text`, ...).
         heads: add a row per head.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
+        precision: `auto` (float32 where that is accurate enough) or `float64`.
 
     Returns:
         One row per layer (and head) with the columns of scores.csv (`scoring.COLUMNS`).
@@ -63,11 +66,11 @@ def score(
     container = from_state_dict(state)
     checkpoint = Checkpoint("a model in memory", config, dict.fromkeys(container.tensors, container))
     layout = layout_for(config, part)
-    chosen = choose_device(device)
+    chosen, engine = choose_device(device), Engine(heads, precision)
     rows = []
     for layer in find_layers(checkpoint, layout):
         W_q, W_k, _ = layer_weights(checkpoint, layout, layer)
-        rows += layer_rows("model", FINAL, layer.index, to_torch(W_q, chosen), to_torch(W_k, chosen), heads)
+        rows += layer_rows("model", FINAL, layer.index, to_torch(W_q, chosen), to_torch(W_k, chosen), engine)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

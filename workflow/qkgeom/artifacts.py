@@ -9,13 +9,13 @@ the same source gives the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from qkgeom.containers import open_container
+from qkgeom.containers import Container, open_container
 from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.files import write_json
 
@@ -74,14 +74,27 @@ def read_manifest(folder: Path) -> dict[str, object]:
     return manifest
 
 
+def layer_tensors(path: Path, layers: Sequence[int]) -> tuple[Container, list[tuple[str, str]]]:
+    """A snapshot's file, and the names of W_q and W_k of these layers in it.
+
+    Raises:
+        ModelFault: the file is missing or cut short, or has no such layer.
+    """
+    container = open_container(path)
+    names = [(tensor_name(layer, "W_q"), tensor_name(layer, "W_k")) for layer in layers]
+    if absent := [name for pair in names for name in pair if name not in container.tensors]:
+        raise ModelFault("an artifact has no such layer", where=container, found=f"no {', '.join(absent)}")
+    return container, names
+
+
 def read_layer(folder: Path, file: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
     """W_q and W_k of one layer of a snapshot file.
 
     Raises:
         ModelFault: the file is missing or cut short, or has no such layer.
     """
-    container = open_container(folder / file)
-    names = tensor_name(layer, "W_q"), tensor_name(layer, "W_k")
-    if absent := [name for name in names if name not in container.tensors]:
-        raise ModelFault("an artifact has no such layer", where=container, found=f"no {', '.join(absent)}")
-    return container.read(names[0]).array, container.read(names[1]).array
+    container, [names] = layer_tensors(folder / file, [layer])
+    W_q, W_k = (
+        container.decode(name, container.file.read(*container.range_of(name)), container.tensors[name].shape) for name in names
+    )
+    return W_q, W_k

@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -76,9 +77,7 @@ class LocalFile(ByteFile):
         """Exactly the bytes `start` to `stop`."""
         view = empty(stop - start)
         with self.path.open("rb", buffering=0) as file:
-            done = 0
-            while done < len(view) and (count := os.preadv(file.fileno(), [view[done:]], start + done)):
-                done += count
+            done = read_into(view, file, start)
         if done != len(view):
             raise self.too_short(start + done, stop)
         return view
@@ -124,6 +123,14 @@ class Seekable(io.RawIOBase):
         target[: len(part)] = part
         self.position += len(part)
         return len(part)
+
+
+def read_into(view: memoryview, file: BinaryIO, start: int) -> int:
+    """Fills `view` with a file's bytes from `start` on; gives their number, less than asked for where the file ends."""
+    done = 0
+    while done < len(view) and (count := os.preadv(file.fileno(), [view[done:]], start + done)):
+        done += count
+    return done
 
 
 def empty(size: int) -> memoryview:

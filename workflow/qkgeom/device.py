@@ -2,31 +2,106 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from qkgeom.errors import UsageError
+from qkgeom.files import locked
 
 if TYPE_CHECKING:
     import torch
 
+logger = logging.getLogger(__name__)
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_held: list[IO[bytes]] = []  # the lock of this process's GPU, open until the process ends
+
 
 def choose_device(name: str) -> torch.device:
-    """The torch device for `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU where there is one.
+    """The torch device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`; `auto` is CUDA, else MPS, else the CPU.
 
     Raises:
         UsageError: no such device here.
     """
     import torch
 
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = name.partition(":")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name != "cpu" and (kind != "cuda" or not (index or "0").isdigit() or int(index or 0) >= count):
+    mps = torch.backends.mps.is_available()
+    if name == "auto":
+        name = "cuda" if count else "mps" if mps else "cpu"
+    here = ["cpu", *["mps"] * mps, *["cuda"] * bool(count), *(f"cuda:{index}" for index in range(count))]
+    if name not in here:
         raise UsageError(
             "there is no such device",
             found=name,
-            expected=f"auto, cpu or cuda[:N]; {count} CUDA device(s) are here",
+            expected=f"auto, cpu, cuda[:N] or mps; here are {', '.join(here)}",
             fix="set `device: auto` in config.yaml, or --device auto",
         )
     return torch.device(name)
+
+
+def visible_gpus() -> list[str]:
+    """The NVIDIA GPUs that CUDA will see, as CUDA_VISIBLE_DEVICES would name them; asks neither torch nor the driver."""
+    visible = os.environ.get(VISIBLE)
+    if visible is None:
+        return [str(index) for index, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+    return list(takewhile(lambda gpu: gpu not in ("", "-1"), visible.replace(" ", "").split(",")))
+
+
+def gpu_slots(device: str) -> int:
+    """How many jobs with this `device` a machine runs at a time, one per GPU; 0 where they use none."""
+    here = len(visible_gpus())
+    if device.startswith("cuda"):
+        return 1 if ":" in device else max(here, 1)
+    return here if device == "auto" else 0
+
+
+def take_free_gpu(device: str) -> None:
+    """Leaves this process one of several GPUs: the first that no other process of ours has taken, until it ends.
+
+    A scheduler that has chosen already (CUDA_VISIBLE_DEVICES names one) is left alone, and so is `cuda:N`. To be called
+    before torch uses CUDA, which reads the variable once.
+    """
+    gpus = visible_gpus()
+    if device not in ("auto", "cuda") or len(gpus) < 2:
+        return
+    folder = Path(tempfile.gettempdir()) / f"qkgeom-gpus-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for gpu in gpus:
+        file = (folder / re.sub(r"[^\w-]", "_", gpu)).open("ab")
+        if locked(file, without_locks=True):
+            _held.append(file)
+            break
+        file.close()
+    else:
+        gpu = gpus[os.getpid() % len(gpus)]
+        logger.warning("all %d GPUs are taken by other jobs of ours; sharing GPU %s", len(gpus), gpu)
+    os.environ[VISIBLE] = gpu
+    logger.info("GPU %s of %s", gpu, ", ".join(gpus))
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Within it float32 products are float32: no TF32 or bfloat16 in their place, whatever is set outside."""
+    import torch
+
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS reads it when it starts, and obeys it above all else
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        overall = torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set per backend
+        overall = "highest"
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(overall)
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision

@@ -6,14 +6,17 @@ import csv
 import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom import artifacts
 from qkgeom.device import choose_device
 from qkgeom.dropping import weights_of
+from qkgeom.engine import Engine
+from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.files import write_text
-from qkgeom.scores import score_layer
+from qkgeom.layer_file import stream_layers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,8 +36,9 @@ def score_artifact(
     heads: bool = False,
     device: str = "auto",
     progress: Callable[[Sequence], Iterator] = iter,
+    precision: str = "auto",
 ) -> list[Row]:
-    """Scores every snapshot and layer of an artifact, one layer in memory at a time.
+    """Scores every snapshot and layer of an artifact, two layers in memory at a time.
 
     Weights that were dropped are fetched again, a snapshot at a time, and dropped again.
 
@@ -43,31 +47,45 @@ def score_artifact(
         heads: add a row per head.
         device: see `choose_device`.
         progress: wraps the layers of a snapshot to show how far the work is.
+        precision: `auto` or `float64`, see `score_layer`.
 
     Raises:
-        ModelFault: a weights file is cut short, or was dropped and cannot be fetched again as it was.
-        TransientFault: it was dropped and cannot be fetched now.
+        ModelFault: a weights file is cut short or holds no layer's weights, or was dropped and cannot be fetched again
+            as it was.
+        TransientFault: it cannot be read, or was dropped and cannot be fetched now.
     """
     manifest = artifacts.read_manifest(folder)
     chosen = choose_device(device)
     logger.info("scoring on %s", chosen)
+    engine = Engine(heads, precision)
     rows = []
     for snapshot, part in manifest["snapshots"].items():
-        with weights_of(folder, manifest, snapshot) as place:
-            for layer in progress(part["layers"]):
-                W_q, W_k = artifacts.read_layer(place, part["file"], layer["layer"])
-                weights = to_torch(W_q, chosen), to_torch(W_k, chosen)
-                rows += layer_rows(manifest["model"], snapshot, layer["layer"], *weights, heads)
+        layers = [layer["layer"] for layer in part["layers"]]
+        with (
+            weights_of(folder, manifest, snapshot) as place,
+            closing(stream_layers(place / part["file"], layers, chosen)) as weights,
+        ):
+            for layer, (W_q, W_k) in zip(progress(layers), weights, strict=True):
+                rows += layer_rows(manifest["model"], snapshot, layer, W_q, W_k, engine)
     return rows
 
 
-def layer_rows(model: str, snapshot: str, layer: int, W_q: torch.Tensor, W_k: torch.Tensor, heads: bool) -> list[Row]:
-    """The rows of one layer: `all`, then its heads if asked."""
+def layer_rows(model: str, snapshot: str, layer: int, W_q: torch.Tensor, W_k: torch.Tensor, engine: Engine) -> list[Row]:
+    """The rows of one layer: `all`, then its heads if asked.
+
+    Raises:
+        ModelFault: the shapes do not belong to one layer.
+    """
+    try:
+        scores = engine.score(W_q, W_k)
+    except QkgeomError as error:
+        found = f"W_q {list(W_q.shape)}, W_k {list(W_k.shape)}"
+        raise ModelFault(error.what, where=f"{model} {snapshot}, layer {layer}", found=found) from error
     d_model, n_head, d_head = W_q.shape
     sizes = {"d_model": d_model, "n_head": n_head, "n_kv_head": W_k.shape[1], "d_head": d_head}
     return [
         {"model": model, "snapshot": snapshot, "layer": layer, "head": head, **sizes, **vars(score)}
-        for head, score in score_layer(W_q, W_k, heads).items()
+        for head, score in scores.items()
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 WORKFLOW = Path(workflow.basedir) / "workflow"
 sys.path.insert(0, str(WORKFLOW))
 
+from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
@@ -42,7 +43,11 @@ COLLECTED = ("scores", "summary", "losses", "runs")
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
 EXTRACTIONS = 3  # tries of one model, each of which asks the hub several times; then the run goes on without it
+GPUS = gpu_slots(SETTINGS.device)
+GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
+if workflow.global_resources["_cores"].value is not None:  # jobs run on this machine, and not on a cluster's
+    workflow.global_resources.setdefault("gpu", GPUS)
 
 
 wildcard_constraints:

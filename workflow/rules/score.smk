@@ -19,7 +19,7 @@ rule score:
     resources:
         mem_mb=4000,
         runtime=60,
-        gpu=1 if SETTINGS.device.startswith("cuda") else 0,
+        gpu=GPU,
         device=SETTINGS.device,  # not a param: another device gives the same scores
         weights=lambda wildcards: weights_after_scoring([wildcards.model]),  # not a param either
         hub_slots=score_downloads,
@@ -51,7 +51,7 @@ for number, models_of_job in enumerate(scoring_jobs()):
         resources:
             mem_mb=4000,
             runtime=60,
-            gpu=1 if SETTINGS.device.startswith("cuda") else 0,
+            gpu=GPU,
             device=SETTINGS.device,
             weights=weights_after_scoring(models_of_job),
         params:

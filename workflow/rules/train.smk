@@ -70,7 +70,7 @@ for number, runs_of_job in enumerate(training_jobs()):
         resources:
             mem_mb=3000,
             runtime=600,
-            gpu=1 if SETTINGS.device.startswith("cuda") else 0,
+            gpu=GPU,
             device=SETTINGS.device,
         params:
             arguments=train_arguments(runs_of_job),

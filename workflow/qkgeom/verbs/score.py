@@ -6,10 +6,10 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -17,9 +17,10 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
+from qkgeom.device import choose_device, take_free_gpu
 from qkgeom.dropping import drop
-from qkgeom.errors import ModelFault, UsageError
-from qkgeom.scoring import Row, choose_device, score_artifact, write_scores
+from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.scoring import Row, score_artifact, write_scores
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores
 
@@ -37,7 +38,10 @@ def command(
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
     in_place: Annotated[bool, Option("--in-place", help="write scores.csv beside each artifact")] = False,
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps")] = "auto",
+    precision: Annotated[
+        Literal["auto", "float64"], Option(help="of products: auto is float32 where that is accurate enough")
+    ] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
     keep_weights: Annotated[
         bool,
@@ -58,13 +62,15 @@ def command(
     set_up_logging()
     if threads:
         torch.set_num_threads(threads)
+    take_free_gpu(device)
     choose_device(device)  # before anything is fetched
+    scored = partial(score_artifact, heads=heads, device=device, precision=precision)
     if in_place or len(targets) > 1:
         if output or as_json or part or architecture or n_head or n_kv_head or adapter or not in_place:
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
             fix = "score several artifacts with --in-place, and other models one at a time"
             raise UsageError("these options do not go together", found=found, fix=fix)
-        _score_several([artifacts.find(each) for each in targets], heads, device, keep_weights)
+        _score_several([artifacts.find(each) for each in targets], scored, keep_weights)
         return
     target = targets[0]
     folder = artifacts.find(target)
@@ -73,7 +79,7 @@ def command(
         if architecture or n_head or n_kv_head or part or adapter:
             found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
-        rows = _score_stored(folder, heads, device, required=output is None)
+        rows = _score_stored(folder, scored, required=output is None)
     else:
         with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
             if split_uri(target) == ("hf", target):
@@ -84,7 +90,7 @@ def command(
             for number, (model, merged) in enumerate(models.items()):
                 folder = Path(temporary) / str(number)
                 acquire(target, folder, model, adapter=merged, **how)
-                rows += score_artifact(folder, heads, device, partial(track, label="score"))
+                rows += scored(folder, progress=partial(track, label="score"))
     if output:
         write_scores(output, rows)
     if as_json:
@@ -95,20 +101,37 @@ def command(
         drop(folder, artifacts.read_manifest(folder))
 
 
-def _score_several(folders: Sequence[Path], heads: bool, device: str, keep_weights: bool) -> None:
+def _score_several(folders: Sequence[Path], scored: Callable[..., list[Row]], keep_weights: bool) -> None:
+    """Scores artifacts in place; one that cannot be scored stops no other.
+
+    Raises:
+        TransientFault: names those that could not be scored.
+    """
+    faults = []
     for folder in folders:
-        write_scores(folder / "scores.csv", _score_stored(folder, heads, device, required=False))
-        if not keep_weights:
-            drop(folder, artifacts.read_manifest(folder))
+        try:
+            write_scores(folder / "scores.csv", _score_stored(folder, scored, required=False))
+            if not keep_weights:
+                drop(folder, artifacts.read_manifest(folder))
+        except QkgeomError as fault:
+            logger.error("%s: %s", folder, fault)
+            faults.append((folder, fault))
+    if faults:
+        raise TransientFault(
+            f"{len(faults)} of {len(folders)} artifacts could not be scored",
+            where=", ".join(str(folder) for folder, _ in faults),
+            found="; ".join(fault.what for _, fault in faults),
+            fix="mend them, or delete their manifests to extract them again; then run it again",
+        )
 
 
-def _score_stored(folder: Path, heads: bool, device: str, required: bool) -> list[Row]:
+def _score_stored(folder: Path, scored: Callable[..., list[Row]], required: bool) -> list[Row]:
     """The rows of an artifact: none for a failed model, which a pipeline goes on without."""
     manifest = artifacts.read_manifest(folder)
     if manifest["status"] == "failed" and required:
         raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
     if manifest["status"] != "failed":
-        return score_artifact(folder, heads, device, partial(track, label=f"score {manifest['model']}"))
+        return scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
     logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
     return []
 

@@ -27,7 +27,7 @@ def command(
     corpora: Annotated[Path | None, Option(help="folder of the tokenised corpora, for runs that read one")] = None,
     table: Annotated[Path, Option(help="table of training runs")] = RUNS,
     presets: Annotated[Path, Option(help="folder of the presets")] = PRESETS,
-    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:N")] = "auto",
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps (where training uses the CPU)")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
 ) -> None:
     """Train models, keeping snapshots of their weights; a run that is finished is not trained again."""
@@ -71,8 +71,9 @@ def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[st
 def _device(name: str, threads: int | None) -> str:
     import torch
 
-    from qkgeom.device import choose_device
+    from qkgeom.device import choose_device, take_free_gpu
 
     if threads:
         torch.set_num_threads(threads)
+    take_free_gpu(name)
     return str(choose_device(name))

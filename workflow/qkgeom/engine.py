@@ -1,0 +1,57 @@
+"""Scores layers where their weights are, and goes on when the memory there does not suffice."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from qkgeom.device import full_precision
+from qkgeom.scores import TILE_BYTES, Score, score_layer
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+SMALLEST_TILE = 2**20  # bytes; products of less are not worth a GPU
+
+
+class Engine:
+    """Scores layers, short of memory in smaller tiles, and at last on the CPU.
+
+    Args:
+        heads: also score every head.
+        precision: `auto` or `float64`, see `score_layer`.
+        tile_bytes: size of a tile of M at first; smaller ones are kept for the layers after.
+    """
+
+    def __init__(self, heads: bool = False, precision: str = "auto", tile_bytes: int = TILE_BYTES) -> None:
+        self.heads, self.precision, self.tile_bytes = heads, precision, tile_bytes
+
+    def score(self, W_q: torch.Tensor, W_k: torch.Tensor) -> dict[str, Score]:
+        """Scores a layer, see `score_layer`.
+
+        Raises:
+            QkgeomError: the shapes do not belong together.
+        """
+        if W_q.device.type == "mps" and self.precision == "float64":  # which MPS does not have
+            W_q, W_k = W_q.cpu(), W_k.cpu()
+        while (scores := self._try(W_q, W_k)) is None:
+            if self.tile_bytes // 2 >= SMALLEST_TILE:
+                self.tile_bytes //= 2
+                logger.warning("out of memory on %s; going on in tiles of %d MiB", W_q.device, self.tile_bytes // 2**20)
+            else:
+                logger.warning("out of memory on %s; this layer is scored on the CPU", W_q.device)
+                W_q, W_k = W_q.cpu(), W_k.cpu()
+        return scores
+
+    def _try(self, W_q: torch.Tensor, W_k: torch.Tensor) -> dict[str, Score] | None:
+        """The scores, or None where the GPU's memory did not suffice: the error is gone then, and what it held is free."""
+        import torch
+
+        try:
+            with full_precision():
+                return score_layer(W_q, W_k, self.heads)
+        except torch.OutOfMemoryError:
+            if W_q.device.type == "cpu":
+                raise
+            return None
