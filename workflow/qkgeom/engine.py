@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from qkgeom.device import full_precision
-from qkgeom.scores import TILE_BYTES, Score, score_layer
+from qkgeom.products import GPU_TILE_BYTES
+from qkgeom.scores import Score, score_layer
 
 if TYPE_CHECKING:
     import torch
@@ -21,24 +22,23 @@ class Engine:
     Args:
         heads: also score every head.
         precision: `auto` or `float64`, see `score_layer`.
-        tile_bytes: size of a tile of M at first; smaller ones are kept for the layers after.
     """
 
-    def __init__(self, heads: bool = False, precision: str = "auto", tile_bytes: int = TILE_BYTES) -> None:
-        self.heads, self.precision, self.tile_bytes = heads, precision, tile_bytes
+    def __init__(self, heads: bool = False, precision: str = "auto") -> None:
+        self.heads, self.precision = heads, precision
+        self.tile_bytes: int | None = None  # what suits the device; smaller after it was too much, for all layers to come
 
     def score(self, W_q: torch.Tensor, W_k: torch.Tensor) -> dict[str, Score]:
         """Scores a layer, see `score_layer`.
 
         Raises:
-            QkgeomError: the shapes do not belong together.
+            QkgeomError: the shapes do not belong together, or these are no floating-point numbers.
         """
-        if W_q.device.type == "mps" and self.precision == "float64":  # which MPS does not have
-            W_q, W_k = W_q.cpu(), W_k.cpu()
         while (scores := self._try(W_q, W_k)) is None:
-            if self.tile_bytes // 2 >= SMALLEST_TILE:
-                self.tile_bytes //= 2
-                logger.warning("out of memory on %s; going on in tiles of %d MiB", W_q.device, self.tile_bytes // 2**20)
+            smaller = (self.tile_bytes or GPU_TILE_BYTES) // 2
+            if smaller >= SMALLEST_TILE:
+                logger.warning("out of memory on %s; going on in tiles of %d MiB", W_q.device, smaller // 2**20)
+                self.tile_bytes = smaller
             else:
                 logger.warning("out of memory on %s; this layer is scored on the CPU", W_q.device)
                 W_q, W_k = W_q.cpu(), W_k.cpu()
@@ -50,7 +50,7 @@ class Engine:
 
         try:
             with full_precision():
-                return score_layer(W_q, W_k, self.heads)
+                return score_layer(W_q, W_k, self.heads, self.precision, self.tile_bytes)
         except torch.OutOfMemoryError:
             if W_q.device.type == "cpu":
                 raise
