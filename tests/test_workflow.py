@@ -348,6 +348,15 @@ def test_downloads_at_a_time_are_capped(tmp_path):
     assert "Execute 2 jobs..." not in text
 
 
+@pytest.mark.parametrize(("gpus", "at_a_time"), [("0", 1), ("0,1", 2), ("", 2)])
+def test_a_machine_runs_one_scoring_job_per_gpu(project, gpus, at_a_time):
+    text = project.run("--forcerun", "score", "--until", "score", CUDA_VISIBLE_DEVICES=gpus)
+    assert text.count("Execute 2 jobs...") == at_a_time - 1
+    logs = [path.read_text() for path in (project.folder / "results/mini/logs/score").glob("*.log")]
+    assert len(logs) == 2
+    assert all(("of 0, 1" in log) == (gpus == "0,1") for log in logs), "each job takes one of several GPUs"
+
+
 def test_rules_carry_the_verbs_names_and_keep_a_log():
     text = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     rules = re.findall(r"^rule (\w+):", text, re.MULTILINE)

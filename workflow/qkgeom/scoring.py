@@ -56,7 +56,7 @@ def score_artifact(
     """
     manifest = artifacts.read_manifest(folder)
     chosen = choose_device(device)
-    logger.info("scoring on %s", chosen)
+    logger.info("scoring %s on %s", manifest["model"], chosen)
     engine = Engine(heads, precision)
     rows = []
     for snapshot, part in manifest["snapshots"].items():
