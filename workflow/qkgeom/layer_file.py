@@ -48,11 +48,13 @@ def stream_layers(path: Path, layers: Sequence[int], device: torch.device) -> It
     container, names = layer_tensors(path, layers)
     parts = [_parts(container, pair) for pair in names]
     with path.open("rb", buffering=0) as file:
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the system reads further ahead
         yield from stream(_Reader(container, file, parts, pinned=device.type == "cuda"), len(layers), device)
 
 
 class _Reader:
-    """Reads layers into two buffers in turn, and asks the system to have the next one ready."""
+    """Reads layers into two buffers in turn."""
 
     def __init__(self, container: Container, file: BinaryIO, parts: Sequence[Sequence[_Part]], pinned: bool) -> None:
         import torch
@@ -63,8 +65,6 @@ class _Reader:
 
     def __call__(self, number: int) -> Weights:
         """The weights of a layer, until the second call after."""
-        for part in self.parts[number + 1] if number + 1 < len(self.parts) else ():
-            _will_need(self.file, part)
         return tuple(self._read(part, self.buffers[number % 2]) for part in self.parts[number])
 
     def _read(self, part: _Part, buffer: torch.Tensor) -> torch.Tensor:
@@ -92,8 +92,3 @@ def _parts(container: Container, names: Sequence[str]) -> list[_Part]:
         offset = -(-part.end // ALIGNMENT) * ALIGNMENT
         parts.append(part)
     return parts
-
-
-def _will_need(file: BinaryIO, part: _Part) -> None:
-    if hasattr(os, "posix_fadvise"):  # macOS has none
-        os.posix_fadvise(file.fileno(), part.start, part.stop - part.start, os.POSIX_FADV_WILLNEED)
