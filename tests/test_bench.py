@@ -146,7 +146,7 @@ def test_the_gpu_script_runs(tmp_path):
     training = records["training on a GPU against the authors' settings"]
     assert list(training) == ["name", "value", "unit", "target", "holds"]
     assert training["target"] == 2 and training["holds"] == (training["value"] >= 2)
-    assert sum("pinned memory" in name for name in records) == 2 and sum("layer" in name for name in records) == 4
+    assert sum("pinned memory" in name for name in records) == 2 and "a layer of LLaMA-3.1-405B" in records
 
 
 def test_the_gpu_script_scores_where_there_is_only_torch(tmp_path):
