@@ -28,7 +28,7 @@ EQUAL_NORMS = 1e-6  # norms that vary less than this, relative to their mean, ar
 PRECISIONS = ("auto", "float64")
 SYMMETRY_TOLERANCE, DIRECTIONALITY_TOLERANCE = 1e-5, 1e-4  # of float32 products; beyond them all is computed in float64
 SAFETY = 4  # tolerances are kept with so many standard deviations of the error's estimate
-SUM_BYTES = 2**25  # of the weights whose groups are summed at a time
+CPU_SUM_BYTES, GPU_SUM_BYTES = 2**20, 2**28  # of the weights whose groups are summed at a time
 PLAIN = 2.0**30  # factors with entries between 1 / PLAIN and PLAIN are taken as they are: no square over- or underflows
 
 
@@ -108,9 +108,12 @@ def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, t
         raise QkgeomError("weights are not floating-point numbers", found=f"W_q {W_q.dtype}, W_k {W_k.dtype}")
     if W_q.shape[1] == W_k.shape[1]:
         return W_q.flatten(1), W_k.flatten(1)
-    grouped = W_q.unflatten(1, (W_k.shape[1], -1)).split(max(1, SUM_BYTES // (8 * W_q[0].numel())))
-    # in parts, so that a large layer is never there twice; halves have few enough digits for float32
-    A = torch.cat([(as_float64(part) if W_q.itemsize > 2 else part.float()).sum(2) for part in grouped])
+    # in parts that stay in the cache, and into memory that is there already: a large layer is never there twice
+    exact = as_float64 if W_q.itemsize > 2 else torch.Tensor.float  # halves have few enough digits for float32
+    A = exact(W_q[:0]).new_empty(W_k.shape)
+    rows = max(1, (CPU_SUM_BYTES if A.is_cpu else GPU_SUM_BYTES) // (A.itemsize * W_q[0].numel()))
+    for part, summed in zip(W_q.split(rows), A.split(rows), strict=True):
+        torch.sum(exact(part).unflatten(1, (W_k.shape[1], -1)), 2, out=summed)
     return A.flatten(1), W_k.flatten(1)
 
 
