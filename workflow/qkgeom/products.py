@@ -114,15 +114,15 @@ def tiles(A: torch.Tensor, B: torch.Tensor, a: np.ndarray, b: np.ndarray, dtype:
     for k, first in enumerate(ranges):
         for second in ranges[k:]:
             n_row, n_column = first.stop - first.start, second.stop - second.start
-            M, mirrored = (each[: n_row * n_column].view(n_row, n_column) for each in buffers)
             if first is second:
-                M = buffers[0].view(width, -1)[:n_row, :n_column]
-                torch.mm(A[first], B[second].T, out=M)
+                M = torch.mm(A[first], B[first].T, out=buffers[0].view(width, -1)[:n_row, :n_column])
                 traces.append(_trace_of_square(M))
             else:
+                flat = buffers[:, : n_row * n_column]
+                M, mirrored = flat.view(2, n_row, n_column)
                 torch.mm(A[first], B[second].T, out=M)
                 torch.mm(B[first], A[second].T, out=mirrored)  # transposed, so that both lie alike in memory
-                traces.append(2 * torch.dot(M.view(-1), mirrored.view(-1)))
+                traces.append(2 * torch.dot(*flat))
                 mirrored.square_()
                 rows[second] += mirrored.sum(0)
                 columns[first] += mirrored.sum(1)
