@@ -10,15 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-import ml_dtypes
 import torch
 
 from against_dense import LLAMA_405B, compare, dense_scores, faster, in_turns, weights
 from figures import Figure
-from qkgeom.artifacts import StoredTensor, tensor_name, write_manifest
 from qkgeom.errors import QkgeomError
 from qkgeom.scores import score_factors
-from qkgeom.snapshot_file import snapshot_file
+from synthetic import write_artifact
 
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 CPU = torch.device("cpu")
@@ -46,9 +44,9 @@ def measure(tiny: bool) -> list[Figure]:
 
 def of_405b(tiny: bool) -> list[Figure]:
     """A layer of LLaMA-3.1-405B from an artifact in bfloat16."""
-    W_q, W_k = weights(LLAMA_405B, CPU, tiny, torch.bfloat16)
+    W_q, W_k = weights(LLAMA_405B, CPU, tiny)
     with TemporaryDirectory() as folder:
-        write_artifact(Path(folder), W_q, W_k)
+        write_artifact(Path(folder), 1, len(W_q), W_q.shape[1], W_k.shape[1], W_q.shape[2])
         command = [sys.executable, "-c", CHILD, folder, str(torch.get_num_threads())]
         result = subprocess.run(
             command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(WORKFLOW)}, check=False
@@ -56,7 +54,6 @@ def of_405b(tiny: bool) -> list[Figure]:
     if result.returncode:
         raise QkgeomError("scoring an artifact failed", found=result.stderr)
     ours = json.loads(result.stdout)
-    W_q, W_k = W_q.float(), W_k.float()
     started = perf_counter()
     dense_scores(W_q, W_k)  # the whole layer, once
     dense = perf_counter() - started
@@ -64,16 +61,6 @@ def of_405b(tiny: bool) -> list[Figure]:
         faster("a layer of LLaMA-3.1-405B from its artifact", dense, ours["seconds"], 12),
         Figure("peak memory of that", ours["peak"] / 2**30, "GiB", 2.5, True, "of the whole process, torch included"),
     ]
-
-
-def write_artifact(folder: Path, W_q: torch.Tensor, W_k: torch.Tensor) -> None:
-    """Stores one layer as extraction does."""
-    arrays = [W.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for W in (W_q, W_k)]
-    tensors = [StoredTensor(tensor_name(0, which), W.shape, W.dtype) for which, W in zip(("W_q", "W_k"), arrays, strict=True)]
-    with snapshot_file(folder / "final.safetensors", [tensors], {}, {}) as file:
-        file.append(arrays, {})
-    snapshot = {"file": "final.safetensors", "layers": [{"layer": 0}]}
-    write_manifest(folder, {"model": "llama", "status": "ok", "snapshots": {"final": snapshot}})
 
 
 def growth(tiny: bool) -> Figure:

@@ -26,7 +26,7 @@ def write_artifact(folder: Path, n_layer: int, d_model: int, n_head: int, n_kv_h
     groups = [[StoredTensor(n, W.shape, W.dtype) for n, W in zip(pair, weights, strict=True)] for pair in names]
     with snapshot_file(folder / "final.safetensors", groups, {}, {}) as file:
         for _ in range(n_layer):
-            file.append(weights, {})
+            file.append(weights, dict)
     entry = {"file": "final.safetensors", "layers": [{"layer": layer} for layer in range(n_layer)]}
     write_manifest(folder, {"model": folder.name, "status": "ok", "snapshots": {"final": entry}})
     return folder

@@ -106,7 +106,7 @@ def test_torch_views_share_one_storage(zipped, tmp_path):
     assert_holds(path, tensors)
     container = open_container(path)
     assert container.tensors["offset"].start == container.tensors["tied"].start
-    assert container.read("columns", (0, 2)).record["bytes"][1] - container.read("tied").record["bytes"][0] == 10 * 12 * 4
+    assert container.read("columns", (0, 2)).origin["bytes"][1] - container.read("tied").origin["bytes"][0] == 10 * 12 * 4
 
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model_state_dict", "model", "module"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from qkgeom import __version__, artifacts
 from qkgeom.artifacts import StoredTensor, tensor_name
 from qkgeom.byte_files import Wanted
 from qkgeom.checkpoint import Checkpoint
-from qkgeom.containers.base import DTYPES
+from qkgeom.containers.base import DTYPES, Reading
 from qkgeom.digests import code_digest
 from qkgeom.float8 import block_of, dequantise, scales_of
 from qkgeom.layouts.base import Layout
@@ -28,12 +29,12 @@ FINAL = "final"
 QK_NORMS = ("q_norm.weight", "q_layernorm.weight", "kv_a_layernorm.weight", "logit_scale")
 
 
-def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[np.ndarray, np.ndarray, dict[str, dict]]:
+def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple[np.ndarray, np.ndarray, dict[str, Reading]]:
     """Reads one layer.
 
     Returns:
-        W_q [d_model, n_head, d_head], W_k [d_model, n_kv_head, d_head], and for each need of the layout the record
-        of the bytes it was read from (and more of its scales, where it was 8-bit floats, and of what an adapter adds).
+        W_q [d_model, n_head, d_head], W_k [d_model, n_kv_head, d_head], and for each need of the layout what it was
+        read from (and more for its scales, where it was 8-bit floats, and for what an adapter adds).
     """
     readings = {key: checkpoint.where[name].read(name, rows) for key, name, rows in tensors_of(checkpoint, layer)}
     arrays = {key: readings[key].array for key in layer.needs}
@@ -45,7 +46,7 @@ def layer_weights(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tuple
             A, B = (readings[f"{key}_{part}"].array for part in ("lora_A", "lora_B"))
             arrays[key] = merged(arrays[key], A, B, product)
     W_q, W_k = layout.split(arrays, layer.shape)
-    return W_q, W_k, {key: reading.record for key, reading in readings.items()}
+    return W_q, W_k, readings
 
 
 def tensors_of(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str, tuple[int, int] | None]]:
@@ -101,9 +102,9 @@ def store_snapshot(
         checkpoint.expect([ranges_of(checkpoint, layer) for layer in rest])
         for layer in progress(rest):
             before = checkpoint.moved()
-            W_q, W_k, read = layer_weights(checkpoint, layout, layer)
-            file.append((W_q, W_k), {"read": read, "moved": checkpoint.moved() - before})
-            del W_q, W_k  # before the next layer is read
+            W_q, W_k, readings = layer_weights(checkpoint, layout, layer)
+            file.append((W_q, W_k), partial(_entry, readings, checkpoint.moved() - before))
+            del W_q, W_k, readings  # before the next layer is read
     moved = opening + sum(entry["moved"] for entry in file.entries)
     logger.info("%s, %s: %d layers stored, %d bytes moved", model, snapshot, len(layers), moved)
     records = [entry["read"] for entry in file.entries]
@@ -164,6 +165,10 @@ def tensors_to_store(checkpoint: Checkpoint, layout: Layout, layer: Layer) -> tu
         StoredTensor(tensor_name(layer.index, "W_q"), (sizes.d_model, sizes.n_head, sizes.d_head), q),
         StoredTensor(tensor_name(layer.index, "W_k"), (sizes.d_model, sizes.n_kv_head, sizes.d_head), k),
     )
+
+
+def _entry(readings: Mapping[str, Reading], moved: int) -> dict[str, object]:
+    return {"read": {key: reading.record() for key, reading in readings.items()}, "moved": moved}
 
 
 def _layer_record(layer: Layer, read: Mapping, tensors: Sequence[StoredTensor], digests: Mapping[str, str]) -> dict:

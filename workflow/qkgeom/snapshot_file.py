@@ -15,7 +15,7 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from qkgeom.errors import QkgeomError, TransientFault
 from qkgeom.files import locked, publish, refused, sweep
 
 CHUNK = 2**22  # bytes put in order at a time
-BLOCK = 16  # numbers of the last axis put in order at a time
+BLOCK = 64  # numbers of the last axis put in order at a time
 
 
 @dataclass
@@ -49,18 +49,19 @@ class SnapshotFile:
     entries: list[dict] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
 
-    def append(self, arrays: Sequence[np.ndarray], entry: dict[str, object]) -> None:
+    def append(self, arrays: Sequence[np.ndarray], describe: Callable[[], dict]) -> None:
         """Writes the next group.
 
         Args:
             arrays: its tensors, as announced.
-            entry: recorded with it, and given back to whoever takes the file up again.
+            describe: gives what is recorded with it, and given back to whoever takes the file up again; called in another
+                thread while the group is written.
 
         Raises:
             QkgeomError: an array is not as announced.
         """
-        digests = {}
-        for tensor, array in zip(self.groups[len(self.entries)], arrays, strict=True):
+        group = self.groups[len(self.entries)]
+        for tensor, array in zip(group, arrays, strict=True):
             if array.shape != tensor.shape or array.dtype != tensor.dtype:
                 raise QkgeomError(
                     "a layout gave an array of another shape or type than it announced",
@@ -68,7 +69,10 @@ class SnapshotFile:
                     found=f"{array.dtype} {list(array.shape)}",
                     expected=f"{tensor.dtype} {list(tensor.shape)}",
                 )
-            digests[tensor.name] = _write(self.data, array)
+        with ThreadPoolExecutor(1) as beside:
+            described = beside.submit(describe)
+            digests = {tensor.name: _write(self.data, array) for tensor, array in zip(group, arrays, strict=True)}
+            entry = described.result()
         self.data.flush()
         self.journal.write(json.dumps({"entry": entry, "digests": digests}).encode() + b"\n")
         self.journal.flush()
@@ -153,29 +157,32 @@ def _header(groups: Sequence[Sequence[StoredTensor]], metadata: Mapping[str, str
 def _write(file: BinaryIO, array: np.ndarray) -> str:
     """Writes an array [d_model, head, d_head] in C order; gives the sha256 of its bytes.
 
-    While one part is written the next is put in order.
+    While one part is written the next is put in order and hashed.
     """
     digest = hashlib.sha256()
 
-    def store(part: np.ndarray) -> None:
-        raw = memoryview(part.reshape(-1).view(np.uint8))
-        digest.update(raw)
+    def store(raw: memoryview) -> None:
+        start = file.tell()
         file.write(raw)
+        if hasattr(os, "posix_fadvise"):  # macOS has none
+            # has the kernel begin to move it to the disk, so that there is little to wait for in the end
+            os.posix_fadvise(file.fileno(), start, len(raw), os.POSIX_FADV_DONTNEED)
 
     numbers = array.view(f"u{array.itemsize}")  # numpy copies bfloat16 value by value
     rows = max(1, CHUNK * len(array) // array.nbytes)
     with ThreadPoolExecutor(1) as writer:
         last = writer.submit(int)
         for first in range(0, len(array), rows):
-            part = _in_order(numbers[first : first + rows])
+            raw = memoryview(_in_order(numbers[first : first + rows]).reshape(-1).view(np.uint8))
+            digest.update(raw)
             last.result()  # no more than two parts in memory
-            last = writer.submit(store, part)
+            last = writer.submit(store, raw)
         last.result()
     return digest.hexdigest()
 
 
 def _in_order(array: np.ndarray) -> np.ndarray:
-    """The array in C order; a transposed one in narrow blocks, which is five times as fast as all at once."""
+    """The array in C order; a transposed one in narrow blocks, which is several times as fast as all at once."""
     if array.strides[-1] == array.itemsize:
         return np.ascontiguousarray(array)
     ordered = np.empty(array.shape, array.dtype)

@@ -43,10 +43,21 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows of a tensor as read from its file, with what proves it."""
+    """Rows of a tensor as read from its file, with what proves it.
+
+    Attributes:
+        array: of the rows' shape.
+        raw: the bytes that were read for it.
+        origin: what was read, from where.
+    """
 
     array: np.ndarray
-    record: dict[str, object]
+    raw: memoryview
+    origin: dict[str, object]
+
+    def record(self) -> dict[str, object]:
+        """Its origin and the sha256 of its bytes, which is computed now: not everyone wants it, or wants to wait for it."""
+        return {**self.origin, "sha256": hashlib.sha256(self.raw).hexdigest()}
 
 
 @dataclass
@@ -89,15 +100,14 @@ class Container:
         start, stop = self.range_of(name, rows)
         raw = self.file.read(start, stop)
         shape = info.shape if rows is None else (rows[1] - rows[0], *info.shape[1:])
-        record = {
+        origin = {
             "tensor": name,
             "file": self.file.name,
             "dtype": info.dtype,
             "shape": list(info.shape),
             "bytes": [start, stop],
-            "sha256": hashlib.sha256(raw).hexdigest(),
         }
-        return Reading(self.decode(name, raw, shape), record)
+        return Reading(self.decode(name, raw, shape), raw, origin)
 
     def decode(self, name: str, raw: memoryview, shape: tuple[int, ...]) -> np.ndarray:
         """Turns the bytes of whole rows into an array of `shape`."""

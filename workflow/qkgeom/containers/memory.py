@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -28,8 +27,7 @@ class StateDict(Container):
         value = self.values[name]
         array = value if isinstance(value, np.ndarray) else _to_numpy(value)
         array = np.ascontiguousarray(array[slice(*rows)] if rows else array)
-        digest = hashlib.sha256(array.view(np.uint8)).hexdigest()
-        return Reading(array, {"tensor": name, "shape": list(self.tensors[name].shape), "sha256": digest})
+        return Reading(array, memoryview(array.view(np.uint8)), {"tensor": name, "shape": list(self.tensors[name].shape)})
 
 
 def from_state_dict(state: Mapping[str, object]) -> StateDict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class TorchFile(Container):
     def read(self, name: str, rows: tuple[int, int] | None = None) -> Reading:
         """Reads the whole storage of `name` and returns the rows asked for."""
         whole = super().read(name)
-        return Reading(whole.array[slice(*rows)] if rows else whole.array, whole.record)
+        return replace(whole, array=whole.array[slice(*rows)]) if rows else whole
 
     def decode(self, name: str, raw: memoryview, shape: tuple[int, ...]) -> np.ndarray:
         """The tensor's view of a whole storage."""
