@@ -1,0 +1,138 @@
+"""Structure of W_qk: against numpy's singular value decomposition in float64, and matrices with known answers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from qkgeom.structure import Structure, outlier_threshold, structure_of
+
+
+def expected(M):
+    """The definitions, word for word (docs/definitions.md)."""
+    sigma = np.linalg.svd(M, compute_uv=False)
+    p = sigma[sigma > 1e-12 * sigma[0]] / sigma.sum()
+    found = {
+        "effective_rank": np.exp(-(p * np.log(p)).sum()),
+        "top1_share": sigma[0] ** 2 / (M**2).sum(),
+        "top10_share": (sigma[:10] ** 2).sum() / (M**2).sum(),
+    }
+    for side, axis in (("row", 1), ("col", 0)):
+        norms = np.sqrt((M**2).sum(axis))
+        outliers = np.flatnonzero(norms > norms.mean() + 2 * norms.std(ddof=1))
+        top = sorted(outliers, key=lambda i: -norms[i])[:5]
+        found[f"top_{side}_share"] = (norms[top] ** 2).sum() / (M**2).sum()
+        found[f"top_{side}s"] = " ".join(map(str, top))
+    return found
+
+
+def near(found: Structure, M, **tolerance):
+    wanted = expected(M)
+    for name, value in vars(found).items():
+        assert value == (wanted[name] if isinstance(value, str) else pytest.approx(wanted[name], **tolerance)), name
+
+
+@st.composite
+def factors(draw):
+    """Random factors, narrow and wide, some with outlier rows and columns, some badly scaled."""
+    d, r = draw(st.integers(6, 60)), draw(st.integers(1, 80))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    A, B = rng.standard_normal((2, d, r))
+    for W in (A, B):
+        W[rng.integers(d, size=draw(st.integers(0, 3)))] *= draw(st.sampled_from([3.0, 1000.0]))
+    return A * 10.0 ** draw(st.integers(-18, 18)), B
+
+
+def distinct(M):
+    """Whether no two norms, and no norm and the threshold, are within rounding."""
+    for axis in (0, 1):
+        norms = np.sort(np.sqrt((M**2).sum(axis)))
+        marks = np.sort([*norms, norms.mean() + 2 * norms.std(ddof=1)])
+        if np.diff(marks).min() < 1e-7 * norms.mean():
+            return False
+    return True
+
+
+@given(factors())
+def test_equal_to_the_definitions(weights):
+    A, B = weights
+    M = A @ B.T
+    assume(distinct(M))
+    structure, norms = structure_of(torch.as_tensor(A), torch.as_tensor(B))
+    near(structure, M, rel=1e-6)
+    assert norms.rows == pytest.approx(np.linalg.norm(M, axis=1), rel=1e-9)
+    assert norms.columns == pytest.approx(np.linalg.norm(M, axis=0), rel=1e-9)
+
+
+@pytest.mark.parametrize("r", [40, 200])
+def test_nearly_dependent_directions_are_no_trouble(r):
+    rng = np.random.default_rng(r)
+    A, B = rng.standard_normal((2, 100, r)) * np.logspace(0, -9, r)
+    near(structure_of(torch.as_tensor(A), torch.as_tensor(B))[0], A @ B.T, rel=1e-5)
+
+
+@pytest.mark.parametrize("r", [1, 8, 64])
+def test_rank_one(r):
+    rng = np.random.default_rng(0)
+    A = np.outer(rng.standard_normal(64), rng.standard_normal(r))
+    structure, _ = structure_of(torch.as_tensor(A), torch.as_tensor(np.outer(rng.standard_normal(64), np.ones(r))))
+    assert (structure.effective_rank, structure.top1_share, structure.top10_share) == pytest.approx((1, 1, 1), abs=1e-12)
+
+
+def test_an_orthogonal_matrix_uses_every_direction_and_has_no_outliers():
+    Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((32, 32)))
+    structure, _ = structure_of(torch.as_tensor(Q), torch.eye(32, dtype=torch.float64))
+    assert structure.effective_rank == pytest.approx(32)
+    assert (structure.top1_share, structure.top10_share) == pytest.approx((1 / 32, 10 / 32))
+    assert (structure.top_row_share, structure.top_rows, structure.top_col_share, structure.top_cols) == (0, "", 0, "")
+
+
+def test_the_largest_five_outliers_are_named_largest_first():
+    M = np.random.default_rng(0).standard_normal((200, 200))
+    columns = [7, 150, 3, 99, 42, 11, 60]
+    M[:, columns] *= [20, 70, 30, 60, 40, 10, 50]
+    structure, _ = structure_of(torch.as_tensor(M), torch.eye(200, dtype=torch.float64))
+    assert structure.top_cols == "150 99 60 42 3"
+    assert structure.top_rows != structure.top_cols
+    near(structure, M, rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_other_types_are_computed_in_float64(dtype):
+    A, B = torch.randn(2, 48, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert structure_of(A, B)[0] == structure_of(A.double(), B.double())[0]
+
+
+def test_an_exponent_beyond_float32_is_no_trouble():
+    A, B = torch.randn(2, 48, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    one, other = structure_of(A, B), structure_of(A * 2.0**-500, B * 2.0**-500)
+    assert other[0] == one[0]
+    assert other[1].rows == pytest.approx(one[1].rows * 2.0**-1000, rel=1e-12, abs=0)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("r", [4, 32])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_has_no_structure(r, bad):
+    A, B = torch.ones(2, 16, r)
+    B[3, 1] = bad
+    structure, norms = structure_of(A, B)
+    assert structure == Structure()
+    assert np.isnan([norms.rows, norms.columns]).all()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("r", [4, 32])
+def test_zero_has_no_structure(r):
+    structure, norms = structure_of(torch.zeros(16, r), torch.ones(16, r))
+    assert structure == Structure()
+    assert not norms.rows.any() and not norms.columns.any()
+    disjoint = torch.zeros(2, 16, r)
+    disjoint[0, :, :2] = disjoint[1, :, 2:4] = 1  # neither factor is zero
+    assert structure_of(*disjoint)[0] == Structure()
+
+
+def test_equal_norms_have_no_threshold():
+    assert outlier_threshold(np.ones(9)) == outlier_threshold(np.ones(1)) == np.inf
+    assert outlier_threshold(np.array([1.0, 2, 3])) == pytest.approx(4)

@@ -1,0 +1,128 @@
+"""What W_qk is made of, besides its scores: how many directions carry it, and which rows and columns stand out.
+
+M = A B^T with A, B of shape [d, r]. Everything follows from the factors' QR decompositions (from M itself if r >= d), so
+that nothing is larger than they are; in float64. docs/definitions.md has the equations.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qkgeom.scores import EQUAL_NORMS, GAMMA
+
+if TYPE_CHECKING:
+    import torch
+
+MOST = 5  # outliers that are named
+TOP = 10  # singular values
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The structure of one matrix M; all None where it is zero or not finite.
+
+    Attributes:
+        effective_rank: exp of the entropy of the singular values divided by their sum, in [1, d].
+        top1_share: the largest singular value's share of ||M||_F^2, in (0, 1]; 1 / top1_share is the stable rank.
+        top10_share: that of the ten largest together.
+        top_row_share: share of ||M||_F^2 in the rows `top_rows`, in [0, 1].
+        top_rows: up to five outlier rows, those of the largest norms first; indices from 0, separated by spaces.
+        top_col_share: as for rows.
+        top_cols: as for rows.
+
+    Source: Roy and Vetterli, The effective rank: a measure of effective dimensionality, EUSIPCO 2007.
+    """
+
+    effective_rank: float | None = None
+    top1_share: float | None = None
+    top10_share: float | None = None
+    top_row_share: float | None = None
+    top_rows: str | None = None
+    top_col_share: float | None = None
+    top_cols: str | None = None
+
+
+COLUMNS = tuple(field.name for field in fields(Structure))
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norms of the rows and of the columns of M, float64 [d] each."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def structure_of(A: torch.Tensor, B: torch.Tensor) -> tuple[Structure, Norms]:
+    """The structure of M = A B^T, and its norms (NaN where M is not finite).
+
+    Args:
+        A: [d, r], of any floating-point type.
+        B: [d, r].
+    """
+    scaled = _scaled(A), _scaled(B)
+    if None in scaled:
+        unknown = np.full(len(A), np.nan)
+        return Structure(), Norms(unknown, unknown)
+    (A, a_exponent), (B, b_exponent) = scaled
+    core, *norms = _core_and_norms(A, B)
+    rows, columns = (each.cpu().numpy() for each in norms)
+    norms = Norms(*np.ldexp((rows, columns), a_exponent + b_exponent))
+    squares = _squared_singular_values(core)
+    if not squares.size:
+        return Structure(), norms
+    shares = squares / squares.sum()
+    p = np.sqrt(squares) / np.sqrt(squares).sum()
+    effective_rank = math.exp(-(p * np.log(p)).sum())
+    return Structure(effective_rank, float(shares[0]), float(shares[:TOP].sum()), *_top(rows), *_top(columns)), norms
+
+
+def outlier_threshold(norms: np.ndarray) -> float:
+    """The norm beyond which a row or a column is an outlier: infinite where all are equal up to rounding."""
+    std = norms.std(ddof=1) if norms.size > 1 else 0.0
+    return norms.mean() + GAMMA * std if std > EQUAL_NORMS * norms.mean() else math.inf
+
+
+def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, int] | None:
+    """A / 2^e in float64 with its largest entry in [0.5, 1), and e; None if A is not finite."""
+    A = (A.cpu() if A.device.type == "mps" else A).double()  # MPS has no float64
+    largest = float(A.abs().amax())
+    if not math.isfinite(largest):
+        return None
+    exponent = math.frexp(largest)[1]
+    return A.ldexp(A.new_tensor(-exponent)), exponent
+
+
+def _core_and_norms(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A square matrix with the singular values of A B^T (its zeros aside), and the norms of its rows and columns."""
+    import torch
+
+    norm = torch.linalg.vector_norm
+    if A.shape[1] >= A.shape[0]:
+        M = A @ B.T
+        return M, norm(M, dim=1), norm(M, dim=0)
+    R_a, R_b = (torch.linalg.qr(each, mode="r").R for each in (A, B))
+    return R_a @ R_b.T, norm(A @ R_b.T, dim=1), norm(B @ R_a.T, dim=1)
+
+
+def _squared_singular_values(core: torch.Tensor) -> np.ndarray:
+    """Squared singular values, largest first, without those that are zero up to rounding.
+
+    Eigenvalues of the Gram matrix take a fraction of a singular value decomposition's time. They lose what is smaller than
+    about 1e-7 of the largest singular value, which no entropy and no share notices.
+    """
+    import torch
+
+    squares = torch.linalg.eigvalsh(core.T @ core).flip(0).cpu().numpy()
+    return squares[squares > len(squares) * np.finfo(float).eps * squares[0]]
+
+
+def _top(norms: np.ndarray) -> tuple[float, str]:
+    """The share of the squared norm in the largest outliers, and which they are."""
+    largest = np.argsort(-norms, kind="stable")[:MOST]
+    top = largest[norms[largest] > outlier_threshold(norms)]
+    return float((norms[top] ** 2).sum() / (norms**2).sum()), " ".join(map(str, top))
