@@ -64,21 +64,21 @@ def structure_of(A: torch.Tensor, B: torch.Tensor) -> tuple[Structure, Norms]:
         A: [d, r], of any floating-point type.
         B: [d, r].
     """
-    scaled = _scaled(A), _scaled(B)
-    if None in scaled:
-        unknown = np.full(len(A), np.nan)
-        return Structure(), Norms(unknown, unknown)
-    (A, a_exponent), (B, b_exponent) = scaled
-    core, *norms = _core_and_norms(A, B)
-    rows, columns = (each.cpu().numpy() for each in norms)
-    norms = Norms(*np.ldexp((rows, columns), a_exponent + b_exponent))
-    squares = _squared_singular_values(core)
-    if not squares.size:
+    core, rows, columns, exponent = _decomposed(A, B)
+    norms = Norms(*np.ldexp((rows, columns), exponent))
+    if not rows.sum() > 0:  # zero, or NaN
         return Structure(), norms
+    squares = _squared_singular_values(core)
     shares = squares / squares.sum()
     p = np.sqrt(squares) / np.sqrt(squares).sum()
     effective_rank = math.exp(-(p * np.log(p)).sum())
     return Structure(effective_rank, float(shares[0]), float(shares[:TOP].sum()), *_top(rows), *_top(columns)), norms
+
+
+def norms_of(A: torch.Tensor, B: torch.Tensor) -> Norms:
+    """The norms of M = A B^T, see `structure_of`."""
+    _, rows, columns, exponent = _decomposed(A, B)
+    return Norms(*np.ldexp((rows, columns), exponent))
 
 
 def outlier_threshold(norms: np.ndarray) -> float:
@@ -87,26 +87,29 @@ def outlier_threshold(norms: np.ndarray) -> float:
     return norms.mean() + GAMMA * std if std > EQUAL_NORMS * norms.mean() else math.inf
 
 
-def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, int] | None:
-    """A / 2^e in float64 with its largest entry in [0.5, 1), and e; None if A is not finite."""
-    A = (A.cpu() if A.device.type == "mps" else A).double()  # MPS has no float64
-    largest = float(A.abs().amax())
-    if not math.isfinite(largest):
-        return None
-    exponent = math.frexp(largest)[1]
-    return A.ldexp(A.new_tensor(-exponent)), exponent
-
-
-def _core_and_norms(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A square matrix with the singular values of A B^T (its zeros aside), and the norms of its rows and columns."""
+def _decomposed(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, np.ndarray, int]:
+    """Of M = A B^T 2^-e: a square matrix of the same singular values (zeros aside), the norms of rows and columns; and e."""
     import torch
 
     norm = torch.linalg.vector_norm
+    (A, a_exponent), (B, b_exponent) = _scaled(A), _scaled(B)
     if A.shape[1] >= A.shape[0]:
-        M = A @ B.T
-        return M, norm(M, dim=1), norm(M, dim=0)
-    R_a, R_b = (torch.linalg.qr(each, mode="r").R for each in (A, B))
-    return R_a @ R_b.T, norm(A @ R_b.T, dim=1), norm(B @ R_a.T, dim=1)
+        core = A @ B.T
+        rows, columns = norm(core, dim=1), norm(core, dim=0)
+    else:
+        R_a, R_b = (torch.linalg.qr(each, mode="r").R for each in (A, B))
+        core, rows, columns = R_a @ R_b.T, norm(A @ R_b.T, dim=1), norm(B @ R_a.T, dim=1)
+    return core, rows.cpu().numpy(), columns.cpu().numpy(), a_exponent + b_exponent
+
+
+def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """A / 2^e in float64 with its largest entry in [0.5, 1), and e; all NaN if A is not finite."""
+    A = (A.cpu() if A.device.type == "mps" else A).double()  # MPS has no float64
+    largest = float(A.abs().amax())
+    if not math.isfinite(largest):
+        return A * math.nan, 0
+    exponent = math.frexp(largest)[1]
+    return A.ldexp(A.new_tensor(-exponent)), exponent
 
 
 def _squared_singular_values(core: torch.Tensor) -> np.ndarray:

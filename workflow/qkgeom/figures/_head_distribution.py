@@ -29,6 +29,7 @@ def draw_distribution(axes: Axes, heads: pd.DataFrame, score: str) -> None:
         score: which column.
     """
     label_score(axes, score)
+    axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     groups = list(heads["group"].unique())
     labels = []
     for place, group in enumerate(groups):
@@ -39,7 +40,6 @@ def draw_distribution(axes: Axes, heads: pd.DataFrame, score: str) -> None:
             if values.size:
                 _draw_half(axes, place, values, role)
         labels.append("\n".join([NAMES.get(group, f"{group}\n"), *counts]))
-    axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     axes.set_xticks(range(len(groups)), labels)
     axes.set_xlim(-0.55, max(len(groups), 1) - 0.45)
     axes.tick_params(axis="x", length=0)

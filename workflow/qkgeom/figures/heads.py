@@ -15,11 +15,11 @@ PAPER = "none"
 CAPTION = (
     "Symmetry and directionality (excess) of the query-key matrices of single attention heads. Top: how the heads of all "
     "models of a group are distributed, encoders to the left and decoders to the right, every head counting once; the "
-    "widest bin of each half is drawn equally wide; bar and point: quartiles and median. The numbers below them are those of "
-    "the heads, of encoders over decoders. Below: every head of one encoder and of one decoder, layers from top to bottom, layers and heads counted from "
-    "0; grey: no such head, or no score. The colour range ends at the 99th percentile of the absolute values shown. Of a "
-    "model with several snapshots the last is shown. Symmetry is 1 for a symmetric and -1 for a skew-symmetric matrix; "
-    "negative directionality means that columns dominate."
+    "widest bin of each half is drawn equally wide; bar and point: quartiles and median. Below them the numbers of heads, "
+    "of encoders over decoders. Maps: every head of one encoder and of one decoder, layers from top to bottom, layers and "
+    "heads counted from 0; grey: no such head, or no score. The colour range ends at the 99th percentile of the absolute "
+    "values shown. Of a model with several snapshots the last is shown. Symmetry is 1 for a symmetric and -1 for a "
+    "skew-symmetric matrix; negative directionality means that columns dominate."
 )
 GROUP = "language,encoder_decoder,vision,audio"
 NEEDS = ("summary", "scores")
