@@ -37,6 +37,7 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = {"model": str, "snapshot": str, "head": str, "n_row_outliers": "Int64", "n_col_outliers": "Int64"}
+    kinds |= {"top_rows": str, "top_cols": str}  # lists of indices
     tables = []
     for path in paths:
         # pandas would take a model called "NA" for a missing value

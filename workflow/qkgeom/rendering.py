@@ -40,6 +40,8 @@ TEXT = (
     "run",
     "objective",
     "metric",
+    "top_rows",
+    "top_cols",
 )
 INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
 HERE = Path(__file__).parent

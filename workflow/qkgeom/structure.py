@@ -7,16 +7,21 @@ that nothing is larger than they are; in float64. docs/definitions.md has the eq
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkgeom.scores import EQUAL_NORMS, GAMMA
+from qkgeom.files import whole_file
+from qkgeom.products import as_float64
+from qkgeom.scores import EQUAL_NORMS, GAMMA, layer_factors
 
 if TYPE_CHECKING:
     import torch
 
+NORMS = "norms.npz"  # of an artifact
 MOST = 5  # outliers that are named
 TOP = 10  # singular values
 
@@ -57,6 +62,15 @@ class Norms:
     columns: np.ndarray
 
 
+def layer_structure(W_q: torch.Tensor, W_k: torch.Tensor, heads: bool = False) -> dict[str, tuple[Structure, Norms]]:
+    """The structure of a layer, and of each of its heads if asked; see `qkgeom.scores.score_layer`."""
+    found = {"all": structure_of(*layer_factors(W_q, W_k))}
+    if heads:
+        group = W_q.shape[1] // W_k.shape[1]
+        found |= {str(h): structure_of(W_q[:, h], W_k[:, h // group]) for h in range(W_q.shape[1])}
+    return found
+
+
 def structure_of(A: torch.Tensor, B: torch.Tensor) -> tuple[Structure, Norms]:
     """The structure of M = A B^T, and its norms (NaN where M is not finite).
 
@@ -79,6 +93,17 @@ def norms_of(A: torch.Tensor, B: torch.Tensor) -> Norms:
     """The norms of M = A B^T, see `structure_of`."""
     _, rows, columns, exponent = _decomposed(A, B)
     return Norms(*np.ldexp((rows, columns), exponent))
+
+
+def norm_arrays(snapshot: str, layer: int, norms: Norms) -> dict[str, np.ndarray]:
+    """The norms under the names that they have in an artifact: `final.layer.000.rows` and `final.layer.000.columns`."""
+    return {f"{snapshot}.layer.{layer:03d}.{side}": values for side, values in vars(norms).items()}
+
+
+def write_norms(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an artifact's norms, for numpy.load to read."""
+    with whole_file(folder / NORMS) as temporary:
+        np.savez(temporary, **arrays)
 
 
 def outlier_threshold(norms: np.ndarray) -> float:
@@ -104,7 +129,7 @@ def _decomposed(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, np.ndar
 
 def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, int]:
     """A / 2^e in float64 with its largest entry in [0.5, 1), and e; all NaN if A is not finite."""
-    A = (A.cpu() if A.device.type == "mps" else A).double()  # MPS has no float64
+    A = as_float64(A)
     largest = float(A.abs().amax())
     if not math.isfinite(largest):
         return A * math.nan, 0

@@ -173,6 +173,11 @@ def score_downloads(wildcards):
     return int(manifest.exists() and not any(manifest.parent.glob("*.safetensors")))
 
 
+def score_columns():
+    """What `score` computes besides the scores of whole layers."""
+    return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
+
+
 def score_code():
     return code_digest("verbs.score", "containers.safetensors")
 
