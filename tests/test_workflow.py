@@ -198,6 +198,16 @@ def test_without_heads_layers_are_scored_alone_and_the_figure_of_heads_is_not_dr
     assert "heads is left from another run" in (project.folder / "results/mini/check.txt").read_text()
 
 
+def test_structure_adds_columns_to_every_table_of_scores_and_norms_to_the_artifacts(project):
+    assert "extract" not in project.planned("--config", "structure=true")
+    project.run("--config", "structure=true")
+    for table in ("models/tiny-dec/scores.csv", "mini/collected/scores.csv"):
+        with (project.folder / "results" / table).open() as file:
+            assert all(float(line["effective_rank"]) >= 1 for line in csv.DictReader(file))
+    with np.load(project.folder / "results/models/tiny-dec/norms.npz") as norms:
+        assert len(norms) == 3 * 2
+
+
 @pytest.mark.faults
 def test_a_broken_model_is_named_and_does_not_block_the_others(project):
     project.add_model(model="gone", uri="file:models/gone")
