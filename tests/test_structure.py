@@ -144,6 +144,9 @@ def test_zero_has_no_structure(r):
     disjoint = torch.zeros(2, 16, r)
     disjoint[0, :, :2] = disjoint[1, :, 2:4] = 1  # neither factor is zero
     assert structure_of(*disjoint)[0] == Structure()
+    nearly = disjoint.double()
+    nearly[1, :, 0] = 1e-200  # their product's square underflows
+    assert structure_of(*nearly)[0] == Structure()
 
 
 def test_equal_norms_have_no_threshold():

@@ -80,7 +80,7 @@ def structure_of(A: torch.Tensor, B: torch.Tensor) -> tuple[Structure, Norms]:
     """
     core, rows, columns, exponent = _decomposed(A, B)
     norms = Norms(*np.ldexp((rows, columns), exponent))
-    if not rows.sum() > 0:  # zero, or NaN
+    if not np.square(rows).sum() > 0:  # zero, or NaN
         return Structure(), norms
     squares = _squared_singular_values(core)
     shares = squares / squares.sum()
@@ -141,7 +141,7 @@ def _squared_singular_values(core: torch.Tensor) -> np.ndarray:
     """Squared singular values, largest first, without those that are zero up to rounding.
 
     Eigenvalues of the Gram matrix take a fraction of a singular value decomposition's time. They lose what is smaller than
-    about 1e-7 of the largest singular value, which no entropy and no share notices.
+    about 1e-6 of the largest singular value, which no entropy and no share notices.
     """
     import torch
 

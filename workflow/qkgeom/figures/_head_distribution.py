@@ -31,15 +31,17 @@ def draw_distribution(axes: Axes, heads: pd.DataFrame, score: str) -> None:
     label_score(axes, score)
     axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
     groups = list(heads["group"].unique())
+    names = [NAMES.get(group, group) for group in groups]
+    lines = max((name.count("\n") for name in names), default=0)
     labels = []
-    for place, group in enumerate(groups):
+    for place, (group, name) in enumerate(zip(groups, names, strict=True)):
         counts = []
         for role in ROLES:
             values = heads.loc[(heads["group"] == group) & (heads["role"] == role), score].dropna().to_numpy(float)
             counts.append(short_number(len(values)) if values.size else "–")
             if values.size:
                 _draw_half(axes, place, values, role)
-        labels.append("\n".join([NAMES.get(group, f"{group}\n"), *counts]))
+        labels.append("\n".join([name + "\n" * (lines - name.count("\n")), *counts]))
     axes.set_xticks(range(len(groups)), labels)
     axes.set_xlim(-0.55, max(len(groups), 1) - 0.45)
     axes.tick_params(axis="x", length=0)

@@ -67,7 +67,9 @@ def draw(numbers: pd.DataFrame) -> Figure:
 
 def _chosen(heads: pd.DataFrame, example: str | None) -> str | None:
     """The model whose heads are mapped, among those of a role."""
-    if heads.empty or (heads["model"] == example).any():
-        return None if heads.empty else example
+    if heads.empty:
+        return None
+    if (heads["model"] == example).any():
+        return example
     first = heads[heads["group"] == heads["group"].iloc[0]]
     return first["model"].iloc[-1]  # models come by size
