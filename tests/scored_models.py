@@ -55,21 +55,22 @@ def write_summary(path: Path, rows: list[dict]) -> Path:
 
 
 def write_scores(path: Path, rows: list[dict]) -> Path:
-    """Three layers for each model of the summary's rows."""
+    """Three layers, and their four heads, for each model and snapshot of the summary's rows."""
     sizes = {"d_model": 64, "n_head": 4, "n_kv_head": 2, "d_head": 16}
     norms = {"fro_norm": 1.0, "n_row_outliers": 1, "n_col_outliers": 1, "status": "ok"}
     layers = [
         {
             "model": row["model"],
-            "snapshot": "final",
+            "snapshot": row["snapshot"],
             "layer": layer,
-            "head": "all",
+            "head": head,
             **sizes,
-            **dict.fromkeys(SCORES, layer / 10),
+            **dict.fromkeys(SCORES, layer / 10 if head == "all" else (layer - int(head)) / 10),
             **norms,
         }
         for row in rows
         for layer in range(3)
+        for head in ("all", *"0123")
     ]
     pd.DataFrame(layers, columns=list(COLUMNS)).to_csv(path, index=False)
     return path

@@ -71,15 +71,15 @@ def test_the_pipeline_drops_weights_and_scores_again_without_them(tmp_path):
     assert "dropped; `score` fetches them again" in project.qkgeom("show", "more").stdout
     assert "weights" not in project.qkgeom("show", "tiny-enc").stdout
 
-    assert "extract" not in project.planned("--config", DROPPED, "heads=true")
-    project.run("results/models/more/scores.csv", "--config", DROPPED, "heads=true")
+    assert "extract" not in project.planned("--config", DROPPED, "heads=false")
+    project.run("results/models/more/scores.csv", "--config", DROPPED, "heads=false")
     assert inside(artifact) == {"manifest.json", "scores.csv"}
     assert (artifact / "manifest.json").read_bytes() == manifest
-    scored = project.qkgeom("score", "models/more", "--heads", "--json", "--device", "cpu")
+    scored = project.qkgeom("score", "models/more", "--json", "--device", "cpu")
     expected = [[str(row["head"]), f"{row['symmetry']:.9g}"] for row in json.loads(scored.stdout)]
     with (artifact / "scores.csv").open(newline="") as file:
         assert [[row["head"], row["symmetry"]] for row in csv.DictReader(file)] == expected
-    assert len(expected) == 3 * 5
+    assert len(expected) == 3
 
     write_bert(project.folder / "models/more", seed=6)
     refused = project.qkgeom("score", "more")

@@ -43,7 +43,11 @@ def test_a_file_is_read_without_importing_it(tmp_path):
     assert list(found) == ["some_figure"]
     spec = found["some_figure"]
     assert (spec.name, spec.file) == ("some_figure", file)
-    assert (spec.paper, spec.caption, spec.group, spec.needs) == ("Fig. 9", "A caption.", "language", ("summary",))
+    assert (spec.paper, spec.caption, spec.groups, spec.needs) == ("Fig. 9", "A caption.", ("language",), ("summary",))
+    assert (spec.uses, spec.knob) == ((), "")
+    write_figure(tmp_path, GROUP='"vision, audio"', USES='("examples",)', KNOB='"heads"')
+    spec = specs(tmp_path)["some_figure"]
+    assert (spec.groups, spec.uses, spec.knob) == (("vision", "audio"), ("examples",), "heads")
 
 
 def test_planning_imports_nothing_heavy():
@@ -66,6 +70,8 @@ def test_planning_imports_nothing_heavy():
         ("NEEDS", '("weather",)'),
         ("NEEDS", "()"),
         ("NEEDS", "([],)"),
+        ("USES", '("weather",)'),
+        ("KNOB", "1"),
     ],
 )
 def test_a_literal_that_is_missing_or_wrong_is_named(tmp_path, name, value):
@@ -93,7 +99,7 @@ def test_names_can_be_wildcards_and_captions_are_for_readers():
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
-    inputs = inputs_for(tmp_path, FIGURES[name].group)
+    inputs = inputs_for(tmp_path, FIGURES[name].groups[0])
     stem = tmp_path / "out v1.2" / name
     figures.render(name, inputs, stem)
     assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in ("csv", "md", "pdf", "png")]
@@ -111,7 +117,7 @@ def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_same_inputs_give_the_same_bytes(tmp_path, name):
-    inputs = inputs_for(tmp_path, FIGURES[name].group)
+    inputs = inputs_for(tmp_path, FIGURES[name].groups[0])
     for stem in ("a", "b"):
         figures.render(name, inputs, tmp_path / stem)
     for ending in ("csv", "pdf", "png"):
@@ -134,8 +140,9 @@ def test_a_readers_own_matplotlib_settings_and_process_change_no_byte(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, spec in FIGURES.items() if "summary" in spec.needs])
 def test_a_figure_without_any_scored_model_says_so(tmp_path, name):
-    rows = [row for row in zoo(FIGURES[name].group) if row["symmetry_median"] is None or row["group"] != FIGURES[name].group]
-    inputs = inputs_for(tmp_path, FIGURES[name].group, rows)
+    spec = FIGURES[name]
+    rows = [row for row in zoo(spec.groups[0]) if row["symmetry_median"] is None or row["group"] not in spec.groups]
+    inputs = inputs_for(tmp_path, spec.groups[0], rows)
     figures.render(name, inputs, tmp_path / name)
     module = importlib.import_module(f"qkgeom.figures.{name}")
     figure = module.draw(module.numbers(inputs))

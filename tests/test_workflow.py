@@ -15,10 +15,10 @@ import yaml
 from checkpoints import bert_config, bert_tensors, write_bert, write_checkpoint
 from project import ROOT, Project
 
-FIGURES = {"scores_language", "wqk_examples"}
+FIGURES = {"scores_language", "heads", "wqk_examples", "norm_profiles"}
 TABLES = {"symmetry_scores", "directionality_scores"}
 COLLECTED = {"collect": {"-"}, "check": {"-"}}
-RENDERED = {"figure": {"scores_language"}, "table": TABLES}
+RENDERED = {"figure": {"scores_language", "heads"}, "table": TABLES}
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +66,7 @@ def test_edited_scores_are_computed_again_without_fetching(project):
     project.append("workflow/qkgeom/scores.py", "\n# edited\n")
     planned = project.planned()
     assert "extract" not in planned
-    # wqk_examples states the symmetry of its layers, so it depends on scores.py too
+    # wqk_examples and norm_profiles show layers themselves, so they depend on scores.py too
     assert planned == {"score": {"tiny-enc", "tiny-dec"}, **RENDERED, **COLLECTED, "figure": FIGURES}
 
 
@@ -139,7 +139,7 @@ def test_a_new_architecture_is_one_file(project):
     project.add_model(model="new-one", uri="file:models/new", layout="new")
     assert project.planned() == {"extract": {"new-one"}, "score": {"new-one"}, **RENDERED, **COLLECTED}
     project.run("results/models/new-one/scores.csv")
-    assert len((project.folder / "results/models/new-one/scores.csv").read_text().splitlines()) == 3
+    assert len((project.folder / "results/models/new-one/scores.csv").read_text().splitlines()) == 1 + 2 * (1 + 2)
 
 
 NEW_FIGURE = '''"""A new figure."""
@@ -182,16 +182,30 @@ def test_the_figure_of_the_guide_works(project):
 def test_only_chooses_a_subset(project):
     planned = project.planned("--config", "only=*enc", "--forceall")
     assert planned["extract"] == planned["score"] == {"tiny-enc"}
-    assert planned["figure"] == {"scores_language"}, "the example figure needs both roles"
+    assert planned["figure"] == {"scores_language", "heads"}, "the figures of examples need both roles"
     project.run("--config", "only=*enc")
     assert "wqk_examples is left from another run" in (project.folder / "results/mini/check.txt").read_text()
 
 
-def test_heads_score_again_with_a_row_per_head(project):
-    assert "extract" not in project.planned("--config", "heads=true")
-    project.run("--config", "heads=true")
-    with (project.folder / "results/models/tiny-dec/scores.csv").open() as file:
-        assert [line["head"] for line in csv.DictReader(file)] == ["all", "0", "1", "2", "3"] * 3
+def test_without_heads_layers_are_scored_alone_and_the_figure_of_heads_is_not_drawn(project):
+    scores = project.folder / "results/models/tiny-dec/scores.csv"
+    for heads, knob in ((["all", "0", "1", "2", "3"], "true"), (["all"], "false")):
+        project.run("--config", f"heads={knob}")
+        with scores.open() as file:
+            assert [line["head"] for line in csv.DictReader(file)] == heads * 3
+    planned = project.planned("--config", "heads=false", "--forceall")
+    assert planned["figure"] == FIGURES - {"heads"}
+    assert "heads is left from another run" in (project.folder / "results/mini/check.txt").read_text()
+
+
+def test_structure_adds_columns_to_every_table_of_scores_and_norms_to_the_artifacts(project):
+    assert "extract" not in project.planned("--config", "structure=true")
+    project.run("--config", "structure=true")
+    for table in ("models/tiny-dec/scores.csv", "mini/collected/scores.csv"):
+        with (project.folder / "results" / table).open() as file:
+            assert all(float(line["effective_rank"]) >= 1 for line in csv.DictReader(file))
+    with np.load(project.folder / "results/models/tiny-dec/norms.npz") as norms:
+        assert len(norms) == 3 * 2
 
 
 @pytest.mark.faults
@@ -270,9 +284,13 @@ def test_a_layer_with_nan_has_an_empty_row_and_the_rest_is_scored(project):
     project.run()
     with (project.folder / "results/models/nan/scores.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [line["status"] for line in rows] == ["ok", "not_finite", "ok"]
-    assert rows[1]["symmetry"] == rows[1]["fro_norm"] == ""
-    assert "nan final layer 1 head all has no score: not_finite" in (project.folder / "results/mini/check.txt").read_text()
+    layers = [line for line in rows if line["head"] == "all"]
+    assert [line["status"] for line in layers] == ["ok", "not_finite", "ok"]
+    assert layers[1]["symmetry"] == layers[1]["fro_norm"] == ""
+    heads = [line["status"] for line in rows if line["layer"] == "1" and line["head"] != "all"]
+    assert sorted(set(heads)) == ["not_finite", "ok"], "a head without the bad value keeps its score"
+    found = (project.folder / "results/mini/check.txt").read_text()
+    assert found.count("has no score") == 1 and "nan final layer 1 head all has no score: not_finite" in found
 
 
 @pytest.mark.faults

@@ -14,6 +14,7 @@ from qkgeom.layouts import all_layouts, layout_for
 from qkgeom.layouts.timm_base import Timm
 from qkgeom.locate import find_layers
 from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
+from qkgeom.structure import COLUMNS as STRUCTURE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,7 @@ def score(
     *,
     part: str | None = None,
     heads: bool = False,
+    structure: bool = False,
     device: str = "auto",
     precision: str = "auto",
 ) -> pd.DataFrame:
@@ -37,6 +39,7 @@ def score(
             transformers model brings its own, a timm model's sizes are read from it.
         part: which stack, where the architecture has several (`encoder`, `decoder`, `vision`, `text`, ...).
         heads: add a row per head.
+        structure: add the columns of `qkgeom.structure`.
         device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
         precision: `auto` (float32 where that is accurate enough) or `float64`.
 
@@ -67,11 +70,11 @@ def score(
     checkpoint = Checkpoint("a model in memory", config, dict.fromkeys(container.tensors, container))
     layout = layout_for(config, part)
     chosen, engine = choose_device(device), Engine(heads, precision)
-    rows = []
+    rows, norms = [], {} if structure else None
     for layer in find_layers(checkpoint, layout):
         W_q, W_k, _ = layer_weights(checkpoint, layout, layer)
-        rows += layer_rows("model", FINAL, layer.index, to_torch(W_q, chosen), to_torch(W_k, chosen), engine)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        rows += layer_rows("model", FINAL, layer.index, to_torch(W_q, chosen), to_torch(W_k, chosen), engine, norms)
+    return pd.DataFrame(rows, columns=[*COLUMNS, *(STRUCTURE if structure else ())])
 
 
 def _config_of(module: object) -> Mapping[str, object] | None:

@@ -27,7 +27,9 @@ STATISTICS = {"median": 50, "q1": 25, "q3": 75}  # percentiles, numpy's default 
 
 
 def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
-    """The rows of several scores.csv, in the order given; `layer` and `snapshot` stay text.
+    """The rows of several models' scores.csv, in the order given; of a series the heads of the last snapshot only.
+
+    A figure shows no others, and a long series has very many.
 
     Raises:
         QkgeomError: a file is not a scores.csv.
@@ -35,6 +37,7 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = {"model": str, "snapshot": str, "head": str, "n_row_outliers": "Int64", "n_col_outliers": "Int64"}
+    kinds |= {"top_rows": str, "top_cols": str}  # lists of indices
     tables = []
     for path in paths:
         # pandas would take a model called "NA" for a missing value
@@ -42,7 +45,7 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
         if tuple(table.columns[: len(COLUMNS)]) != COLUMNS:
             raise QkgeomError("this is not a table of scores", where=path, found=list(table.columns), expected=list(COLUMNS))
         if len(table):
-            tables.append(table)
+            tables.append(table[(table["head"] == "all") | (table["snapshot"] == table["snapshot"].iloc[-1])])
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qkgeom.device import full_precision
 from qkgeom.products import GPU_TILE_BYTES
 from qkgeom.scores import Score, score_layer
+from qkgeom.structure import Norms, Structure, layer_structure
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,18 @@ class Engine:
                 logger.warning("out of memory on %s; this layer is scored on the CPU", W_q.device)
                 W_q, W_k = W_q.cpu(), W_k.cpu()
         return scores
+
+    def structure(self, W_q: torch.Tensor, W_k: torch.Tensor) -> dict[str, tuple[Structure, Norms]]:
+        """The structure of a layer, see `layer_structure`."""
+        import torch
+
+        try:
+            return layer_structure(W_q, W_k, self.heads)
+        except torch.OutOfMemoryError:
+            if W_q.device.type == "cpu":
+                raise
+        logger.warning("out of memory on %s; this layer's structure is found on the CPU", W_q.device)
+        return layer_structure(W_q.cpu(), W_k.cpu(), self.heads)
 
     def _try(self, W_q: torch.Tensor, W_k: torch.Tensor) -> dict[str, Score] | None:
         """The scores, or None where the GPU's memory did not suffice: the error is gone then, and what it held is free."""

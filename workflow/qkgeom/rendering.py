@@ -1,8 +1,8 @@
 """What every figure and table says about itself, and what it is given; `figures` and `tables` render them.
 
-One file of `figures/` or `tables/` is one figure or table; names with a leading underscore are shared helpers. Four
-literals at the top of a file (PAPER, CAPTION, GROUP, NEEDS) are read without importing it, so that a pipeline can plan
-without matplotlib or pandas.
+One file of `figures/` or `tables/` is one figure or table; names with a leading underscore are shared helpers. Literals
+at the top of a file (PAPER, CAPTION, GROUP, NEEDS, and where wanted USES, KNOB) are read without importing it, so that a
+pipeline can plan without matplotlib or pandas.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ TEXT = (
     "run",
     "objective",
     "metric",
+    "top_rows",
+    "top_cols",
 )
 INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
 HERE = Path(__file__).parent
@@ -54,16 +56,20 @@ class Spec:
         file: the file.
         paper: its number in the paper, e.g. `Fig. 2b, c`.
         caption: one or two sentences for a reader.
-        group: models of this `group` are shown.
+        groups: models of these groups are shown; GROUP separates them by commas.
         needs: what it is made from, out of `SOURCES`.
+        uses: what it can do without, likewise.
+        knob: it is only made where this knob of config.yaml is on; empty for always.
     """
 
     name: str
     file: Path
     paper: str
     caption: str
-    group: str
+    groups: tuple[str, ...]
     needs: tuple[str, ...]
+    uses: tuple[str, ...] = ()
+    knob: str = ""
 
 
 @dataclass(frozen=True)
@@ -216,14 +222,17 @@ def _spec(file: Path) -> Spec:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             with suppress(ValueError, TypeError):  # not a literal
                 found[statement.targets[0].id] = ast.literal_eval(statement.value)
-    needs = found.get("NEEDS")
-    wrong = [name for name in ("PAPER", "CAPTION", "GROUP") if not isinstance(found.get(name), str)]
-    if not isinstance(needs, tuple) or not needs or any(need not in SOURCES for need in needs):
-        wrong.append("NEEDS")
+    found = {"USES": (), "KNOB": "", **found}
+    wrong = [name for name in ("PAPER", "CAPTION", "GROUP", "KNOB") if not isinstance(found.get(name), str)]
+    for name in ("NEEDS", "USES"):
+        needs = found.get(name)
+        if not isinstance(needs, tuple) or any(need not in SOURCES for need in needs) or (name == "NEEDS" and not needs):
+            wrong.append(name)
     if wrong:
         raise QkgeomError(
             f"a figure or table file does not say its {', '.join(wrong)}",
             where=file,
-            expected=f"PAPER, CAPTION, GROUP: literal strings; NEEDS: a literal tuple out of {', '.join(SOURCES)}",
+            expected=f"PAPER, CAPTION, GROUP, KNOB: literal strings; NEEDS, USES: literal tuples out of {', '.join(SOURCES)}",
         )
-    return Spec(file.stem, file, found["PAPER"], found["CAPTION"], found["GROUP"], needs)
+    groups = tuple(group.strip() for group in found["GROUP"].split(","))
+    return Spec(file.stem, file, found["PAPER"], found["CAPTION"], groups, found["NEEDS"], found["USES"], found["KNOB"])

@@ -17,6 +17,7 @@ from qkgeom.engine import Engine
 from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.files import write_text
 from qkgeom.layer_file import stream_layers
+from qkgeom.structure import norm_arrays, write_norms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +38,7 @@ def score_artifact(
     device: str = "auto",
     progress: Callable[[Sequence], Iterator] = iter,
     precision: str = "auto",
+    structure: bool = False,
 ) -> list[Row]:
     """Scores every snapshot and layer of an artifact, two layers in memory at a time.
 
@@ -48,6 +50,8 @@ def score_artifact(
         device: see `choose_device`.
         progress: wraps the layers of a snapshot to show how far the work is.
         precision: `auto` or `float64`, see `score_layer`.
+        structure: add the columns of `qkgeom.structure`, and write the norms of every layer's rows and columns into the
+            artifact.
 
     Raises:
         ModelFault: a weights file is cut short or holds no layer's weights, or was dropped and cannot be fetched again
@@ -58,7 +62,7 @@ def score_artifact(
     chosen = choose_device(device)
     logger.info("scoring %s on %s", manifest["model"], chosen)
     engine = Engine(heads, precision)
-    rows = []
+    rows, norms = [], {} if structure else None
     for snapshot, part in manifest["snapshots"].items():
         layers = [layer["layer"] for layer in part["layers"]]
         with (
@@ -66,12 +70,24 @@ def score_artifact(
             closing(stream_layers(place / part["file"], layers, chosen)) as weights,
         ):
             for layer, (W_q, W_k) in zip(progress(layers), weights, strict=True):
-                rows += layer_rows(manifest["model"], snapshot, layer, W_q, W_k, engine)
+                rows += layer_rows(manifest["model"], snapshot, layer, W_q, W_k, engine, norms)
+    if norms is not None:
+        write_norms(folder, norms)
     return rows
 
 
-def layer_rows(model: str, snapshot: str, layer: int, W_q: torch.Tensor, W_k: torch.Tensor, engine: Engine) -> list[Row]:
+def layer_rows(
+    model: str,
+    snapshot: str,
+    layer: int,
+    W_q: torch.Tensor,
+    W_k: torch.Tensor,
+    engine: Engine,
+    norms: dict[str, np.ndarray] | None = None,
+) -> list[Row]:
     """The rows of one layer: `all`, then its heads if asked.
+
+    Where `norms` is given, the rows have the columns of `qkgeom.structure`, and the layer's norms are put into it.
 
     Raises:
         ModelFault: the shapes do not belong to one layer.
@@ -83,10 +99,16 @@ def layer_rows(model: str, snapshot: str, layer: int, W_q: torch.Tensor, W_k: to
         raise ModelFault(error.what, where=f"{model} {snapshot}, layer {layer}", found=found) from error
     d_model, n_head, d_head = W_q.shape
     sizes = {"d_model": d_model, "n_head": n_head, "n_kv_head": W_k.shape[1], "d_head": d_head}
-    return [
-        {"model": model, "snapshot": snapshot, "layer": layer, "head": head, **sizes, **vars(score)}
+    rows = {
+        head: {"model": model, "snapshot": snapshot, "layer": layer, "head": head, **sizes, **vars(score)}
         for head, score in scores.items()
-    ]
+    }
+    if norms is not None:
+        for head, (structure, of_head) in engine.structure(W_q, W_k).items():
+            rows[head] |= vars(structure)
+            if head == "all":
+                norms |= norm_arrays(snapshot, layer, of_head)
+    return list(rows.values())
 
 
 def to_torch(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -102,7 +124,9 @@ def to_torch(array: np.ndarray, device: torch.device) -> torch.Tensor:
 def scores_csv(rows: Iterable[Row]) -> str:
     """The rows as the text of scores.csv: 9 significant digits, empty cells for missing scores."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    rows = list(rows)
+    columns = dict.fromkeys([*COLUMNS, *(rows[0] if rows else ())])  # optional ones come after
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
     return text.getvalue()

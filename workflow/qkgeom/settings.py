@@ -28,6 +28,7 @@ class Settings:
     device: str
     threads: int
     heads: bool
+    structure: bool
     keep_weights: bool
     allow_missing: bool
     only: tuple[str, ...]

@@ -7,10 +7,19 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qkgeom.scoring import SCORES, Row
+from qkgeom.structure import COLUMNS as STRUCTURE
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 HEADINGS = ("symmetry", "direction-\nality", "direction-\nality\n(excess)", "norm", "row / col\noutliers")
+STRUCTURE_HEADINGS = (
+    *("effective\nrank", "largest sin-\ngular value", "ten largest\nof them"),
+    *("of the\nrows", "largest out-\nlier rows", "of the\ncolumns", "largest out-\nlier columns"),
+)
 SUMMARIES = "results/*/collected/summary.csv"
 
 
@@ -34,6 +43,8 @@ def print_scores(rows: Sequence[Row]) -> None:
         norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
         table.add_row(*(str(row[name]) for name in which), *scores, norm, outliers, str(row["status"]))
     console.print(table)
+    if rows and STRUCTURE[0] in rows[0]:
+        console.print(_structure_table(rows, which))
     for model in models:
         medians = medians_over_layers([row for row in rows if row["model"] == model])
         if not medians:
@@ -44,6 +55,19 @@ def print_scores(rows: Sequence[Row]) -> None:
     console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
     for line in standing(models[-1], medians["symmetry"], Path()):
         console.print(line)
+
+
+def _structure_table(rows: Sequence[Row], which: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(*which, *STRUCTURE_HEADINGS, title="shares of the squared norm")
+    for column in table.columns[len(which) :]:
+        column.justify = "right"
+    for row in rows:
+        rank, *others = (row[name] for name in STRUCTURE)
+        cells = ["–" if each is None else each if isinstance(each, str) else f"{100 * each:.1f} %" for each in others]
+        table.add_row(*(str(row[name]) for name in which), "–" if rank is None else f"{rank:.4g}", *cells)
+    return table
 
 
 def medians_over_layers(rows: Sequence[Row]) -> dict[str, float]:

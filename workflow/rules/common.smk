@@ -34,6 +34,7 @@ try:
     PINS = read_lock()
     URIS = {name: pinned_uri(model, PINS) for name, model in ALL_MODELS.items()}
     MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
+    EXAMPLES = {role: example for role, example in SETTINGS.examples.items() if example.model in MODELS}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
 except QkgeomError as error:
@@ -172,6 +173,11 @@ def score_downloads(wildcards):
     return int(manifest.exists() and not any(manifest.parent.glob("*.safetensors")))
 
 
+def score_columns():
+    """What `score` computes besides the scores of whole layers."""
+    return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
+
+
 def score_code():
     return code_digest("verbs.score", "containers.safetensors")
 
@@ -192,8 +198,10 @@ def collect_rows(wildcards):
 
 def drawn(spec):
     """Whether a figure or table has something to show in this run."""
-    examples = all(example.model in MODELS for example in SETTINGS.examples.values()) and SETTINGS.examples
-    return any(model.group == spec.group for model in MODELS.values()) and (examples or "examples" not in spec.needs)
+    examples = EXAMPLES and EXAMPLES == SETTINGS.examples
+    if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(SETTINGS, spec.knob)):
+        return False
+    return any(model.group in spec.groups for model in MODELS.values())
 
 
 def render_code(kind, name, spec):
@@ -202,20 +210,18 @@ def render_code(kind, name, spec):
     return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
 
 
-def render_inputs(specs_of_kind, name):
-    """The files a figure or table needs, by name."""
-    needs = specs_of_kind[name].needs
-    inputs = {need: f"{OUT}/collected/{need}.csv" for need in COLLECTED if need in needs}
-    if "examples" in needs:
-        inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in SETTINGS.examples.values()]
+def render_inputs(spec):
+    """The files a figure or table needs or uses, by name."""
+    inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in (*spec.needs, *spec.uses)}
+    if "examples" in (*spec.needs, *spec.uses):
+        inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in EXAMPLES.values()]
     return inputs
 
 
-def render_arguments(specs_of_kind, name):
-    needs = specs_of_kind[name].needs
-    words = [word for need in COLLECTED if need in needs for word in (f"--{need}", f"{OUT}/collected/{need}.csv")]
-    if "examples" in needs:
-        for role, example in SETTINGS.examples.items():
+def render_arguments(spec):
+    words = [word for name, path in render_inputs(spec).items() if name in COLLECTED for word in (f"--{name}", path)]
+    if "examples" in (*spec.needs, *spec.uses):
+        for role, example in EXAMPLES.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]
     return shlex.join(words)
 

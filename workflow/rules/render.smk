@@ -4,7 +4,7 @@
 rule figure:
     """Draws one figure; its numbers are in the .csv beside it."""
     input:
-        unpack(lambda wildcards: render_inputs(FIGURES, wildcards.figure)),
+        unpack(lambda wildcards: render_inputs(FIGURES[wildcards.figure])),
     output:
         multiext(f"{OUT}/figures/{{figure}}", ".pdf", ".png", ".csv", ".md"),
     log:
@@ -19,7 +19,7 @@ rule figure:
         runtime=10,
     params:
         stem=subpath(output[0], strip_suffix=".pdf"),
-        arguments=lambda wildcards: render_arguments(FIGURES, wildcards.figure),
+        arguments=lambda wildcards: render_arguments(FIGURES[wildcards.figure]),
         code=lambda wildcards: render_code("figure", wildcards.figure, FIGURES[wildcards.figure]),
     shell:
         "python -m qkgeom figure {wildcards.figure} {params.arguments} --output {params.stem} > {log} 2>&1"
@@ -28,7 +28,7 @@ rule figure:
 rule table:
     """Prints one table in three formats."""
     input:
-        unpack(lambda wildcards: render_inputs(TABLES, wildcards.table)),
+        unpack(lambda wildcards: render_inputs(TABLES[wildcards.table])),
     output:
         multiext(f"{OUT}/tables/{{table}}", ".tex", ".csv", ".md"),
     log:
@@ -43,7 +43,7 @@ rule table:
         runtime=10,
     params:
         stem=subpath(output[0], strip_suffix=".tex"),
-        arguments=lambda wildcards: render_arguments(TABLES, wildcards.table),
+        arguments=lambda wildcards: render_arguments(TABLES[wildcards.table]),
         code=lambda wildcards: render_code("table", wildcards.table, TABLES[wildcards.table]),
     shell:
         "python -m qkgeom table {wildcards.table} {params.arguments} --output {params.stem} > {log} 2>&1"

@@ -24,10 +24,10 @@ rule score:
         weights=lambda wildcards: weights_after_scoring([wildcards.model]),  # not a param either
         hub_slots=score_downloads,
     params:
-        heads="--heads" if SETTINGS.heads else "--no-heads",
+        columns=score_columns(),
         code=score_code(),
     shell:
-        "python -m qkgeom score results/models/{wildcards.model} {params.heads} --device {resources.device}"
+        "python -m qkgeom score results/models/{wildcards.model} {params.columns} --device {resources.device}"
         " --threads {threads} --{resources.weights}-weights --output {output} > {log} 2>&1"
 
 
@@ -56,10 +56,10 @@ for number, models_of_job in enumerate(scoring_jobs()):
             weights=weights_after_scoring(models_of_job),
         params:
             artifacts=expand("results/models/{model}", model=models_of_job),
-            heads="--heads" if SETTINGS.heads else "--no-heads",
+            columns=score_columns(),
             code=score_code(),
         shell:
-            "python -m qkgeom score {params.artifacts} --in-place {params.heads} --device {resources.device}"
+            "python -m qkgeom score {params.artifacts} --in-place {params.columns} --device {resources.device}"
             " --threads {threads} --{resources.weights}-weights > {log} 2>&1"
 
 

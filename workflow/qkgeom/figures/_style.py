@@ -8,8 +8,8 @@ from matplotlib.colors import LinearSegmentedColormap
 WIDTH = 5.5  # inches, the width of the paper's text
 COLOURS = {"encoder": "navy", "decoder": "purple"}
 MARKERS = {"encoder": "o", "decoder": "s"}
-_NEGATIVE = "#b35900"  # burnt orange, told from navy and from purple by colour-blind readers too
-MAPS = {role: LinearSegmentedColormap.from_list(role, [_NEGATIVE, "white", colour]) for role, colour in COLOURS.items()}
+NEGATIVE = "#b35900"  # burnt orange, told from navy and from purple by colour-blind readers too
+MAPS = {role: LinearSegmentedColormap.from_list(role, [NEGATIVE, "white", colour]) for role, colour in COLOURS.items()}
 RC = {
     "font.size": 8,
     "axes.labelsize": 8,

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qkgeom.artifacts import read_layer, read_manifest
-from qkgeom.dropping import weights_of
+from qkgeom.figures._example import read_example
 from qkgeom.figures._style import MAPS, WIDTH, say
 from qkgeom.rendering import ROLES, Inputs
 from qkgeom.scores import score_layer
@@ -50,19 +49,17 @@ def draw(numbers: pd.DataFrame) -> Figure:
 
 
 def _corner(role: str, folder: Path, layer: int) -> pd.DataFrame | None:
-    manifest = read_manifest(folder)
-    if manifest["status"] != "ok":
-        return None  # a failed model is reported by `check`; figures go on without it
-    last = list(manifest["snapshots"])[-1]  # which stands for a series
-    with weights_of(folder, manifest, last) as place:  # another preset, whose example it is not, may have dropped them
-        W_q, W_k = read_layer(place, manifest["snapshots"][last]["file"], layer)
+    example = read_example(folder, layer)
+    if example is None:
+        return None
+    model, W_q, W_k = example
     symmetry = score_layer(to_torch(W_q, "cpu"), to_torch(W_k, "cpu"))["all"].symmetry
     A, B = (W[:SIDE].astype(np.float64) for W in (W_q, W_k))
     rows, n_kv_head = len(B), B.shape[1]
     grouped = A.reshape(rows, n_kv_head, -1, A.shape[2]).sum(2)  # the query heads of a group share their key head
     values = np.einsum("ihd,jhd->ij", grouped, B)
     row, col = np.indices(values.shape).reshape(2, -1)
-    entries = {"role": role, "model": manifest["model"], "layer": layer, "symmetry": symmetry}
+    entries = {"role": role, "model": model, "layer": layer, "symmetry": symmetry}
     return pd.DataFrame({**entries, "row": row, "col": col, "value": values.ravel()})[COLUMNS]
 
 

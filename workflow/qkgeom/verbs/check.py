@@ -52,11 +52,14 @@ def _leftovers(rendered: list[Path]) -> list[str]:
 
 
 def _unscored_layers(scores: Path) -> list[str]:
+    """Layers without a score, and heads without one in other layers."""
     if not scores.is_file():
         return []
     with scores.open(newline="", encoding="utf-8") as file:
-        return [
-            f"{row['model']} {row['snapshot']} layer {row['layer']} head {row['head']} has no score: {row['status']}"
-            for row in csv.DictReader(file)
-            if row["status"] in ("zero", "not_finite")
-        ]
+        unscored = [row for row in csv.DictReader(file) if row["status"] in ("zero", "not_finite")]
+    whole = {(row["snapshot"], row["layer"]) for row in unscored if row["head"] == "all"}
+    return [
+        f"{row['model']} {row['snapshot']} layer {row['layer']} head {row['head']} has no score: {row['status']}"
+        for row in unscored
+        if row["head"] == "all" or (row["snapshot"], row["layer"]) not in whole
+    ]

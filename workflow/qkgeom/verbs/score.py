@@ -38,6 +38,10 @@ def command(
     output: Annotated[Path | None, Option("--output", "-o", help="write scores.csv here")] = None,
     in_place: Annotated[bool, Option("--in-place", help="write scores.csv beside each artifact")] = False,
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
+    structure: Annotated[
+        bool,
+        Option("--structure/--no-structure", help="also rank, outliers, and an artifact's norms (norms.npz); takes longer"),
+    ] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps")] = "auto",
     precision: Annotated[
         Literal["auto", "float64"], Option(help="of products: auto is float32 where that is accurate enough")
@@ -64,7 +68,7 @@ def command(
         torch.set_num_threads(threads)
     take_free_gpu(device)
     choose_device(device)  # before anything is fetched
-    scored = partial(score_artifact, heads=heads, device=device, precision=precision)
+    scored = partial(score_artifact, heads=heads, device=device, precision=precision, structure=structure)
     if in_place or len(targets) > 1:
         if output or as_json or part or architecture or n_head or n_kv_head or adapter or not in_place:
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
