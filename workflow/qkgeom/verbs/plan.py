@@ -12,7 +12,7 @@ from typing import Annotated
 from typer import Option
 
 from qkgeom.console import print_table, set_up_logging
-from qkgeom.lock import LOCK, pinned_uri, read_lock
+from qkgeom.lock import LOCK, pinned, read_lock
 from qkgeom.planning import HOW, Plan, plan_models
 from qkgeom.registry import MODELS, read_models
 from qkgeom.settings import read_preset
