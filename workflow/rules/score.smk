@@ -16,6 +16,7 @@ rule score:
     conda:
         CONDA
     threads: SETTINGS.threads
+    priority: 1  # before further downloads, so that weights that are not kept go soon
     resources:
         mem_mb=4000,
         runtime=60,
