@@ -13,10 +13,10 @@ rule score:
         f"{OUT}/benchmarks/score/{{model}}.tsv"
     wildcard_constraints:
         model="|".join(map(re.escape, PUBLISHED)),
+    priority: 1  # before further downloads, so that weights that are not kept go soon
     conda:
         CONDA
     threads: SETTINGS.threads
-    priority: 1  # before further downloads, so that weights that are not kept go soon
     resources:
         mem_mb=4000,
         runtime=60,
