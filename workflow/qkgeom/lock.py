@@ -71,7 +71,7 @@ def read_lock(path: Path = LOCK) -> dict[Key, Pin]:
                 found=repr(line),
                 expected=f"the header {' '.join(_HEADER)}, then a line for each checkpoint (once), with a commit of 40 digits, "
                 "cells separated by one tab",
-                fix="run `python -m qkgeom lock`, or restore the file",
+                fix="restore the file, or delete it and run `python -m qkgeom lock`",
             )
         pins[cells[:2]] = Pin(*cells)
     return pins

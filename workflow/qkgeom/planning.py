@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkgeom import artifacts
-from qkgeom.checkpoint import Checkpoint, heads_from
+from qkgeom.checkpoint import heads_from
 from qkgeom.dropping import dropped
 from qkgeom.errors import AccessRefused, ModelFault, QkgeomError, TransientFault
 from qkgeom.extraction import ranges_of, tensors_to_store
@@ -27,6 +27,7 @@ from qkgeom.sources.read_ahead import spans_of
 FLOPS = 1e10  # float64 operations a second of one CPU core
 STORED = 3e8  # bytes a second put in order and written
 START = 6.0  # seconds in which `extract` and `score` start
+MERGED = 4  # bytes of a number that an adapter has changed
 AT_A_TIME = 4  # artifacts that are extracted or scored at a time
 _WHOLE = (".gguf", ".safetensors")  # these are, if they could not be opened here
 HOW = (
@@ -136,6 +137,7 @@ def _extracted(row: Model, results: Path) -> Plan | None:
     scored = (folder / "scores.csv").exists()
     note = "weights dropped" if dropped(folder, manifest) else "" if scored else "not scored"
     size = sum(_bytes(source) + _bytes(source.get("adapter", {})) for source in sources.values())
+    size = size or sum(entry["bytes"]["checkpoint"] for entry in entries.values())  # a wheel's files are not listed
     return Plan(row.model, "extracted", row.uris[-1], 0, size, store, 0.0 if scored else round(seconds, 1), note)
 
 
@@ -206,25 +208,23 @@ def _plan(row: Model, uri: str, found: Survey, adapter: Survey | None = None) ->
 
 def _from_headers(row: Model, uri: str, found: Survey, adapter: Survey | None) -> Plan:
     layout, heads = layout_named(row.layout), heads_from(*(int(each) if each else None for each in (row.n_head, row.n_kv_head)))
-    checkpoint: Checkpoint = checkpoint_of(uri, found.opened, heads=heads)
-    state, note, more = "headers", "", 0
+    checkpoint = checkpoint_of(uri, found.opened, heads=heads)
     if adapter and adapter.opened:
         checkpoint = adapted(checkpoint, checkpoint_of(row.adapter, adapter.opened), layout)
-    elif adapter:
-        state, note, more = (
-            "estimate",
-            "of its adapter, a torch file, all is counted, and no weight is without it",
-            adapter.away,
-        )
     layers = find_layers(checkpoint, layout)
     tensors = [tensor for layer in layers for tensor in tensors_to_store(checkpoint, layout, layer)]
-    merged = 4 if more or note else 0  # bytes of a merged weight's number
-    store = sum(tensor.nbytes // tensor.dtype.itemsize * max(tensor.dtype.itemsize, merged) for tensor in tensors)
-    move = more + sum(span.stop - span.start for span in spans_of([ranges_of(checkpoint, layer) for layer in layers]))
-    shapes = [layer.shape for layer in layers]
-    seconds = _seconds(store, sum(_operations(shape.d_model, shape.n_kv_head, shape.d_head) for shape in shapes))
-    size = found.size + (adapter.size if adapter else 0)
-    return Plan(row.model, state, uri, move, size, store, seconds, note)
+    store = sum(tensor.nbytes for tensor in tensors)
+    move = sum(span.stop - span.start for span in spans_of([ranges_of(checkpoint, layer) for layer in layers]))
+    operations = sum(_operations(each.shape.d_model, each.shape.n_kv_head, each.shape.d_head) for each in layers)
+    plan = Plan(row.model, "headers", uri, move, found.size, store, _seconds(store, operations))
+    if adapter is None:
+        return plan
+    plan = replace(plan, checkpoint=found.size + adapter.size)
+    if adapter.opened:
+        return plan
+    most = sum(tensor.nbytes // tensor.dtype.itemsize * max(tensor.dtype.itemsize, MERGED) for tensor in tensors)
+    note = "its adapter is a torch file, whose directory is not read here: all of it is counted, for every weight"
+    return replace(plan, state="estimate", move=move + adapter.away, store=most, seconds=_seconds(most, operations), note=note)
 
 
 def _estimate(row: Model, uri: str, note: str, size: int = 0) -> Plan:
@@ -234,7 +234,7 @@ def _estimate(row: Model, uri: str, note: str, size: int = 0) -> Plan:
     n_params, n_qk = int(row.n_params), int(row.qk_params)
     width = size / n_params if size else 2 if n_params > 1e9 else 4
     read = round(n_qk * width)
-    stored = 4 * n_qk if row.adapter else read
+    stored = MERGED * n_qk if row.adapter else read
     d_model = (32 * n_qk) ** (1 / 3)  # d_model / 64 layers, each with 2 d_model^2 of them
     seconds = _seconds(stored, 2 * d_model * n_qk)
     return Plan(row.model, "estimate", uri, read, size or round(n_params * width), stored, seconds, note)
