@@ -150,6 +150,45 @@ def test_a_model_whose_dropped_weights_are_gone_stops_no_other(hub: Hub, hub_cli
 
 
 @pytest.mark.faults
+def test_a_model_whose_stored_weights_are_damaged_is_extracted_anew(hub: Hub, hub_client: Client, tmp_path):
+    hub.add("drop/damaged", files(46))
+    folder = tmp_path / "results/models/damaged"
+    extract(hub_client, "hf:drop/damaged@main", folder)
+    weights = folder / "final.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "error" not in hub_client.verb("score", folder, "-o", folder / "scores.csv", "--device", "cpu")
+    checked = qkgeom("check", str(folder))
+    assert checked.returncode == 1 and "damaged failed: " in checked.stdout
+    assert "cleared: damaged;" in qkgeom("retry", "damaged", "--results", str(tmp_path / "results")).stdout
+    assert "manifest.json" not in inside(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_the_pipeline_goes_on_without_a_model_that_cannot_be_scored_again(hub: Hub, tmp_path):
+    hub.add("drop/pipe", files(47))
+    project = Project.create(tmp_path / "project")
+    project.add_model(model="gone", uri="hf:drop/pipe@main")
+    home = {"HF_HOME": str(tmp_path / "home"), "QKGEOM_CACHE": str(tmp_path / "cache")}
+    env = home | {"HF_ENDPOINT": hub.url(), "NO_PROXY": "*", "no_proxy": "*"}
+    summary = project.folder / "results/mini/collected/summary.csv"
+    project.run("results/mini/collected/summary.csv", "--config", DROPPED, **env)
+    assert "gone," in summary.read_text()
+    hub.repos["drop/pipe"].private = True
+    result = project.snakemake("--config", DROPPED, "heads=true", **env)
+    assert result.returncode != 0
+    assert "gone," not in summary.read_text() and "tiny-enc," in summary.read_text()
+    findings = (project.folder / "results/mini/check.txt").read_text()
+    assert "2 of 3 models extracted and scored" in findings and "gone failed: the hub has no such repository" in findings
+    assert (project.folder / "results/mini/figures/wqk_examples.pdf").exists()
+    assert project.planned("--config", DROPPED, "heads=true").keys() == {"check"}
+    hub.repos["drop/pipe"].private = False
+    assert "cleared: gone;" in project.qkgeom("retry").stdout
+    project.run("--config", DROPPED, "heads=true", **env)
+    assert "gone," in summary.read_text()
+
+
+@pytest.mark.faults
 def test_a_model_scored_again_is_no_longer_named(hub: Hub, hub_client: Client, tmp_path):
     hub.add("drop/back", files(45))
     extract(hub_client, "hf:drop/back@main", tmp_path / "m")

@@ -9,6 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom import artifacts, unscored
+from qkgeom.dropping import dropped
 from qkgeom.errors import UsageError
 
 
@@ -22,15 +23,17 @@ def command(
     manifests = {path.parent.name: path for path in sorted((results / "models").glob(f"*/{artifacts.MANIFEST}"))}
     if unknown := sorted(set(models or ()) - set(manifests)):
         raise UsageError("these models have no artifact", found=", ".join(unknown), expected=", ".join(manifests) or "none yet")
-    folders = {name: path.parent for name, path in manifests.items()}
-    failed = [name for name, folder in folders.items() if artifacts.read_manifest(folder)["status"] == "failed"]
-    not_scored = [name for name, folder in folders.items() if name not in failed and unscored.reason(folder) is not None]
-    cleared = [name for name in [*failed, *not_scored] if not models or name in models]
-    for name in cleared:
-        if name in failed:
-            manifests[name].unlink()
+    cleared = []
+    for name, path in manifests.items():
+        folder, manifest = path.parent, artifacts.read_manifest(path.parent)
+        failed, not_scored = manifest["status"] == "failed", unscored.reason(folder) is not None
+        if not (failed or not_scored) or (models and name not in models):
+            continue
+        (folder / "scores.csv").unlink(missing_ok=True)
+        if failed or not dropped(folder, manifest):  # else the manifest says what to fetch again
+            path.unlink()
+        if failed:
             (results / "runs" / name / "done.json").unlink(missing_ok=True)  # a run that diverged is trained again
-        else:  # its manifest says what to fetch again
-            (folders[name] / "scores.csv").unlink(missing_ok=True)
-        unscored.clear(folders[name])
+        unscored.clear(folder)
+        cleared.append(name)
     sys.stdout.write(f"cleared: {', '.join(cleared)}; run snakemake again\n" if cleared else "no failed model to clear\n")
