@@ -36,7 +36,7 @@ from hub_server import Hub
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 ROUNDS, ANSWER = 3, 0.1  # seconds until the hub answers a question
 SHARD, PER_LAYER, WIDTH = 5e9, 12, 64  # bytes of a shard, tensors of a layer, d_model per layer
-TINY = ("bert-base-uncased", "llama-3.1-8b", "t5-base.encoder", "t5-base.decoder")
+TINY = ("bert-base-uncased", "llama-3.1-8b", "t5-base.encoder", "t5-base.decoder", "alpaca-lora-7b")
 
 
 def measure(tiny: bool) -> list[Figure]:
@@ -95,13 +95,12 @@ def plan(hub: Hub, table: Path, rows: Mapping[str, Model]) -> float:
 
 
 def fill(hub: Hub, rows: Iterable[Model]) -> None:
-    """Adds the repository of each row's last checkpoint."""
+    """Adds the repository of each row's last checkpoint, and of its adapter."""
     for row in rows:
-        address = on_hub(row.uris[-1])
-        if address is None:
-            continue
-        repo, _, revision = address.partition("@")
-        hub.add(repo, checkpoint(row, repo), revision or "main")
+        for uri, files in ((row.uris[-1], checkpoint), (row.adapter, adapter)):
+            if uri and (address := on_hub(uri)):
+                repo, _, revision = address.partition("@")
+                hub.add(repo, files(row, repo), revision or "main")
 
 
 def checkpoint(row: Model, repo: str) -> dict[str, bytes]:
@@ -120,6 +119,22 @@ def checkpoint(row: Model, repo: str) -> dict[str, bytes]:
     index = {"weight_map": {name: file for file, held in files.items() for name in held}}
     shards = {file: save({name: named[name] for name in held}) for file, held in files.items()}
     return {"config.json": config, "model.safetensors.index.json": json.dumps(index).encode(), **shards}
+
+
+def adapter(row: Model, _repo: str) -> dict[str, bytes]:
+    """An adapter of the tiny model's `q_proj` and `k_proj`."""
+    targets, rank = ("q_proj", "k_proj"), 2
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": targets}
+    _, tensors = tiny_model(row.layout)
+    modules = {
+        module: each.shape for name, each in tensors.items() if (module := name.removesuffix(".weight")).endswith(targets)
+    }
+    parts = {
+        f"base_model.model.{module}.{part}.weight": np.zeros(size, np.float32)
+        for module, (out, into) in modules.items()
+        for part, size in (("lora_A", (rank, into)), ("lora_B", (out, rank)))
+    }
+    return {"adapter_config.json": json.dumps(config).encode(), "adapter_model.safetensors": save(parts)}
 
 
 @cache

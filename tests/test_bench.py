@@ -193,4 +193,4 @@ def test_scoring_from_the_disk_is_measured(load):
 
 def test_the_plan_of_the_zoo_is_timed(load):
     (figure,) = load("cpu_plan").measure(tiny=True)
-    assert figure.target == 10 and figure.at_most and 0 < figure.value < 60 and figure.detail.startswith("4 models; ")
+    assert figure.target == 10 and figure.at_most and 0 < figure.value < 60 and figure.detail.startswith("5 models; ")

@@ -73,6 +73,11 @@ def moved(hub: Hub) -> int:
     return sum(each.sent for each in hub.log if each.side == "storage")
 
 
+def times(home: Path) -> dict[Path, int]:
+    """When each file of the caches was written."""
+    return {path: path.stat().st_mtime_ns for path in home.rglob("*") if path.is_file() and path.name != "stderr.txt"}
+
+
 def header_bytes(files: Mapping[str, bytes]) -> int:
     return sum(8 + int.from_bytes(file[:8], "little") for name, file in files.items() if name.endswith(".safetensors"))
 
@@ -97,7 +102,10 @@ def test_extraction_moves_and_stores_what_was_planned(hub: Hub, hub_client: Clie
     for which in ("move", "checkpoint", "store"):
         assert total[which] == sum(each[which] for each in plans.values())
     hub.reset()
-    assert plan(hub_client, models) == (plans, total)
+    before = times(hub_client.home)
+    assert (
+        plan(hub_client, models) == (plans, total) and times(hub_client.home) == before != {}
+    )  # nor is anything written again
     assert (
         moved(hub) == 0 and len(hub.asked("/api/models/")) == 2 and hub.asked("resolve") == []
     )  # the headers are kept; one question about each repository
