@@ -175,16 +175,16 @@ def test_the_pipeline_goes_on_without_a_model_that_cannot_be_scored_again(hub: H
     project.run("results/mini/collected/summary.csv", "--config", DROPPED, **env)
     assert "gone," in summary.read_text()
     hub.repos["drop/pipe"].private = True
-    result = project.snakemake("--config", DROPPED, "heads=true", **env)
+    result = project.snakemake("--config", DROPPED, "heads=false", **env)
     assert result.returncode != 0
     assert "gone," not in summary.read_text() and "tiny-enc," in summary.read_text()
     findings = (project.folder / "results/mini/check.txt").read_text()
     assert "2 of 3 models extracted and scored" in findings and "gone failed: the hub has no such repository" in findings
     assert (project.folder / "results/mini/figures/wqk_examples.pdf").exists()
-    assert project.planned("--config", DROPPED, "heads=true").keys() == {"check"}
+    assert project.planned("--config", DROPPED, "heads=false").keys() == {"check"}
     hub.repos["drop/pipe"].private = False
     assert "cleared: gone;" in project.qkgeom("retry").stdout
-    project.run("--config", DROPPED, "heads=true", **env)
+    project.run("--config", DROPPED, "heads=false", **env)
     assert "gone," in summary.read_text()
 
 
