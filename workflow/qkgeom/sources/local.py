@@ -7,7 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.errors import ModelFault
-from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
+from qkgeom.sources.base import (
+    Choice,
+    Fetched,
+    Survey,
+    choose_adapter,
+    choose_files,
+    listed_shards,
+    require_digest,
+    sha256_of,
+    the_one,
+)
 
 
 @contextmanager
@@ -35,6 +45,18 @@ def fetch(
             "a checkpoint cannot be read", where=path, found=error, fix="check the path and its permissions"
         ) from error
     yield Fetched(weights, config, index, {"kind": "file", "files": files})
+
+
+@contextmanager
+def survey_adapter(address: str) -> Iterator[Survey]:
+    """Looks at an adapter in a folder, and opens it if it is a safetensors file.
+
+    Raises:
+        ModelFault: see `fetch`.
+    """
+    with fetch(address, choose=choose_adapter) as fetched:
+        sizes = {file.name: file.stat().st_size for file in fetched.weights}
+        yield Survey(sizes, {}, fetched if all(name.endswith(".safetensors") for name in sizes) else None)
 
 
 def _files(path: Path, choose: Callable[[Collection[str], object], Choice]) -> tuple[list[Path], Path | None, Path | None]:
