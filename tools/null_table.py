@@ -61,8 +61,12 @@ def direct(d: int, r: int, n: int, rng: np.random.Generator) -> Iterator[tuple[n
     batch = max(1, 2**20 // (d * r))
     for _ in range(-(-n // batch)):
         A, B = rng.standard_normal((2, batch, d, r), dtype=np.float32)
-        for_rows, for_columns = (((F @ (G.mT @ G)) * F).sum(2).clip(0) for F, G in ((A, B), (B, A)))
-        yield np.sqrt(for_rows), np.sqrt(for_columns)
+        if r < d:
+            squares = [((F @ (G.mT @ G)) * F).sum(2).clip(0) for F, G in ((A, B), (B, A))]
+        else:
+            M2 = (A @ B.mT) ** 2
+            squares = [M2.sum(2), M2.sum(1)]
+        yield np.sqrt(squares[0]), np.sqrt(squares[1])
 
 
 def from_norms(d: int, r: int, n: int, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
