@@ -38,14 +38,14 @@ def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     print_row = "{:36} {:>7} {:>12} {:>12} {:>12}".format
     sys.stdout.write(print_row("initialisation", "models", f"p < {ALPHA}", "p < 0.05", "p > 0.95") + "\n")
-    for name in INITIALISATIONS:
-        p = p_values(name, n, seed=1)
+    for seed, name in enumerate(INITIALISATIONS):
+        p = p_values(name, n, seed)
         shares = [f"{np.mean(p < ALPHA):.4f}", f"{np.mean(p < 0.05):.4f}", f"{np.mean(p > 0.95):.4f}"]
         sys.stdout.write(print_row(name, n, *shares) + "\n")
     print_row = "{:>22} {:>7} {:>20} {:>24}".format
     sys.stdout.write("\n" + print_row("keys = queries, part of", "models", "symmetry, median", "still called untrained") + "\n")
     for part in (0.05, 0.1, 0.2, 0.3):
-        rows = [model("normal", np.random.default_rng([2, seed]), part) for seed in range(n // 4)]
+        rows = [model("normal", np.random.default_rng([100, seed]), part) for seed in range(n // 4)]
         missed = np.mean([p_value(each) >= ALPHA for each in rows])
         symmetry = np.median(np.concatenate([each["symmetry"] for each in rows]))
         sys.stdout.write(print_row(part, n // 4, f"{symmetry:.4f}", f"{missed:.3f}") + "\n")

@@ -1,4 +1,4 @@
-"""The grey band of the figures: the central 95 % of one layer of random weights of the same shape (docs/null.md)."""
+"""The sand-coloured band of the figures: the central 95 % of one layer of random weights of the same shape (docs/null.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qkgeom import null
 from qkgeom.rendering import Inputs
 
 LABEL = "95 % of random layers"
-LOOK = {"color": "0.86", "linewidth": 0}
+LOOK = {"color": "#f5eedb", "linewidth": 0}  # sand, told from the grey of quartiles
 
 
 def columns(scores: Iterable[str]) -> list[str]:

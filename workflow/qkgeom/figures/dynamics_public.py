@@ -25,7 +25,7 @@ CAPTION = (
     "first to the third quartile. Larger models are darker; models of one size have one colour and differ in their dashes. "
     "The axis counts optimiser steps, tenfold steps at the same distance; a step is not the same number of tokens in every "
     "series. Symmetry is 1 for a symmetric and -1 for a skew-symmetric matrix; negative directionality means that columns "
-    "dominate. Grey: central 95 % of one layer of random weights of these shapes."
+    "dominate. Sand: central 95 % of one layer of random weights of these shapes."
 )
 GROUP = "dynamics_public"
 NEEDS = ("summary",)

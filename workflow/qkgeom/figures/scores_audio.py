@@ -15,7 +15,7 @@ CAPTION = (
     "the whole model (where it has an encoder and a decoder, each is shown, by its self-attention): median over layers, "
     "bars from the first to the third quartile. Symmetry is 1 for a symmetric and -1 for a skew-symmetric matrix; "
     "negative directionality means that columns dominate. Models of nearly the same size stand side by side. "
-    "Grey: central 95 % of one layer of random weights of this shape."
+    "Sand: central 95 % of one layer of random weights of this shape."
 )
 GROUP = "audio"
 NEEDS = ("summary",)
