@@ -112,4 +112,5 @@ def _table(column: str) -> RegularGridInterpolator:
     if len(rows) != len(d) * len(r):
         raise QkgeomError("the table of the null model is not whole", where=TABLE, fix="python tools/null_table.py")
     factor = 1 if column == "excess_kurtosis" else np.sqrt(rows["d"])
-    return RegularGridInterpolator((np.log(d), np.log(r)), (rows[column] * factor).reshape(len(d), len(r)))
+    values = (rows[column] * factor).reshape(len(d), len(r))
+    return RegularGridInterpolator((np.log(d), np.log(r)), values, bounds_error=False)  # a missing size gives a missing value

@@ -83,7 +83,8 @@ def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
         entries["single seeds"] = Line2D([], [], color="0.4", **THIN)
     entries |= _null_band.legend_entry()
     title = "\n".join(filter(None, [setting_of(numbers), "; ".join(_states(numbers))]))
-    look = {"loc": "outside upper center", "ncols": len(entries), "frameon": False, "title_fontsize": 8, "columnspacing": 1.5}
+    n_columns = len(entries) if len(entries) < 5 else 3  # five do not fit side by side
+    look = {"loc": "outside upper center", "ncols": n_columns, "frameon": False, "title_fontsize": 8, "columnspacing": 1.5}
     legend = figure.legend(entries.values(), entries.keys(), title=title, handlelength=1.8, **look)
     legend.get_title().set_multialignment("center")
 
