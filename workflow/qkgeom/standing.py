@@ -57,8 +57,9 @@ def print_scores(rows: Sequence[Row]) -> None:
             return
         of = f" of {model}" if len(models) > 1 else f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
         console.print(f"Median over layers{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
-        if with_null:
-            console.print(untrained.sentence(untrained.p_of_rows([row for row in rows if row["model"] == model])))
+        p = untrained.p_of_rows([row for row in rows if row["model"] == model])
+        if with_null or untrained.verdict(p) == untrained.UNTRAINED:
+            console.print(untrained.sentence(p))
     console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
     for line in standing(models[-1], medians["symmetry"], Path()):
         console.print(line)

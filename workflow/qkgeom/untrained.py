@@ -72,7 +72,7 @@ def rows_with_z(rows: Sequence[Row]) -> list[Row]:
 
 
 def p_of_rows(rows: Sequence[Row]) -> float:
-    """The p-value of the last snapshot among one model's rows of `rows_with_z`."""
+    """The p-value of the last snapshot of one model, from its rows of scores."""
     import pandas as pd
 
-    return p_value(pd.DataFrame([row for row in rows if row["snapshot"] == rows[-1]["snapshot"]]))
+    return p_value(pd.DataFrame(rows_with_z([row for row in rows if row["snapshot"] == rows[-1]["snapshot"]])))
