@@ -221,7 +221,7 @@ def test_a_pipelines_tables_hold_z_and_verdict_and_check_names_the_model(tmp_pat
     assert summary["verdict"].tolist() == ["untrained"] and summary["untrained_p"][0] > untrained.ALPHA
     assert summary["symmetry_null_low"][0] < 1 / 64 < summary["symmetry_null_high"][0]
     assert summary["directionality_excess_null_low"][0] == -summary["directionality_excess_null_high"][0] < 0
-    line = "cannot be told from untrained (docs/null.md): all-minilm-l6-v2"
+    line = "untrained or too small to tell (docs/null.md): all-minilm-l6-v2"
     assert line in qkgeom("check", str(folder)).stdout
     scores.write_text(",".join(COLUMNS) + "\n")
     checked = qkgeom("check", str(folder))

@@ -55,7 +55,8 @@ def _untrained(scores: list[Path]) -> list[str]:
         last = table[table["snapshot"] == table["snapshot"].iloc[-1]] if len(table) else table
         if untrained.verdict(untrained.p_value(last)) == untrained.UNTRAINED:
             names.append(path.parent.name)
-    return [f"cannot be told from untrained (docs/null.md): {', '.join(names)}"] if names else []
+    told = "scores that random weights give too, so untrained or too small to tell (docs/null.md)"
+    return [f"{told}: {', '.join(names)}"] if names else []
 
 
 def _leftovers(rendered: list[Path]) -> list[str]:
