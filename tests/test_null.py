@@ -155,11 +155,11 @@ def test_a_heads_rank_is_its_own_size():
 
 
 def test_a_verdict_needs_a_score():
-    rows = null.with_z(rows_of(32, 8, 3))
-    nothing = rows.assign(**dict.fromkeys(untrained.TERMS, np.nan))
+    rows = rows_of(32, 8, 3)
+    nothing = rows.assign(**dict.fromkeys(null.SCORES, np.nan))
     assert np.isnan(untrained.p_value(nothing)) and untrained.verdict(untrained.p_value(nothing)) is None
     assert untrained.verdict(untrained.p_value(rows)) == "untrained"
-    some = rows.assign(symmetry_z=[np.nan, *rows["symmetry_z"][1:]], directionality_excess_z=np.nan)
+    some = rows.assign(symmetry=[None, *rows["symmetry"][1:]], directionality_excess=None)
     assert 0 < untrained.p_value(some) < 1
 
 
@@ -171,12 +171,12 @@ def test_a_symmetric_or_skew_start_is_not_random(start):
     score = score_factors(A, B)
     assert score.symmetry == pytest.approx(start)
     rows = pd.DataFrame([vars(score)] * 2).assign(head="all", d_model=32, n_kv_head=1, d_head=8)
-    assert untrained.verdict(untrained.p_value(null.with_z(rows))) == "not random"
+    assert untrained.verdict(untrained.p_value(rows)) == "not random"
 
 
 def test_heads_have_no_say_in_the_verdict():
-    rows = null.with_z(rows_of(32, 8, 4))
-    heads = rows.assign(head="0", symmetry_z=99.0)
+    rows = rows_of(32, 8, 4)
+    heads = rows.assign(head="0", symmetry=0.99)
     assert untrained.p_value(pd.concat([rows, heads])) == untrained.p_value(rows)
 
 
@@ -248,12 +248,12 @@ def test_figures_show_where_random_layers_lie():
 
 @pytest.fixture(scope="module")
 def published():
-    """Published per-layer scores with z, and their p-value by family and model (directionality is the excess there)."""
+    """The p-value of each published row, from its per-layer scores (directionality is the excess there)."""
     if not PUBLISHED.is_dir():
         pytest.skip(f"the published scores are not at {PUBLISHED}")
     rows = pd.read_csv(PUBLISHED / "per_layer_scores.csv").rename(columns={"directionality": EXCESS})
     d, r = np.array([shape_of(*row) for row in rows[["family", "model_id"]].itertuples(index=False)]).T
-    layers = null.with_z(rows.assign(head="all", d_model=d, n_kv_head=1, d_head=r, directionality=np.nan))
+    layers = rows.assign(head="all", d_model=d, n_kv_head=1, d_head=r, directionality=np.nan)
     return layers.groupby(["modality", "family", "model_id"]).apply(untrained.p_value)
 
 

@@ -15,8 +15,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from qkgeom.null import with_z
-from qkgeom.scoring import layer_rows
+from qkgeom.scores import score_layer
 from qkgeom.untrained import ALPHA, p_value
 
 WIDTHS = (32, 48, 64, 96, 128, 192, 256)
@@ -57,7 +56,7 @@ def p_values(initialisation: str, n: int, seed: int) -> np.ndarray:
 
 
 def model(initialisation: str, rng: np.random.Generator, part: float = 0.0) -> pd.DataFrame:
-    """Scores with z of one model of random shape.
+    """Scores of one model of random shape, a row per layer.
 
     Args:
         initialisation: of `INITIALISATIONS`.
@@ -71,9 +70,8 @@ def model(initialisation: str, rng: np.random.Generator, part: float = 0.0) -> p
     torch.manual_seed(int(rng.integers(2**63)))
     fill = INITIALISATIONS[initialisation]
     layers = weights(fill, (d_model, n_head, d_head, group), int(rng.integers(1, 13)), part)
-    return with_z(
-        pd.DataFrame([row for number, pair in enumerate(layers) for row in layer_rows("m", "0", number, *pair, False)])
-    )
+    sizes = {"head": "all", "d_model": d_model, "n_kv_head": n_head // group, "d_head": d_head}
+    return pd.DataFrame([{**sizes, **vars(score_layer(*pair)["all"])} for pair in layers])
 
 
 def weights(

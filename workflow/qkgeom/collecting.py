@@ -61,7 +61,7 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
     """One row per model and snapshot: number of layers, median and quartiles over the layers that have a score.
 
     Args:
-        scores: rows of scores.csv with their z (`null.with_z`), heads included or not.
+        scores: rows of scores.csv, heads included or not.
         models: the run's models, in the order wanted.
 
     Returns:

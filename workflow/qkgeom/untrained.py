@@ -26,14 +26,14 @@ def p_value(layers: pd.DataFrame) -> float:
     its mean and variance under the null model (docs/null.md).
 
     Args:
-        layers: rows of `null.with_z`, one snapshot of one model; heads are left out.
+        layers: rows of scores.csv, one snapshot of one model; heads are left out.
 
     Returns:
         In [0, 1]; NaN if no layer has a score.
     """
     from scipy.special import gammaincc
 
-    layers = layers[layers["head"] == "all"]
+    layers = null.with_z(layers[layers["head"] == "all"])
     squares = layers[list(TERMS)].to_numpy(float) ** 2
     there = np.isfinite(squares)
     if not there.any():
@@ -66,8 +66,8 @@ def rows_with_z(rows: Sequence[Row]) -> list[Row]:
 
     if not rows:
         return []
-    table = null.with_z(pd.DataFrame(rows).astype(dict.fromkeys(null.SCORES, float)))
-    z = table[list(null.COLUMNS)].astype(object).where(table[list(null.COLUMNS)].notna(), None)
+    z = null.with_z(pd.DataFrame(rows))[list(null.COLUMNS)]
+    z = z.astype(object).where(z.notna(), None)
     return [{**row, **more} for row, more in zip(rows, z.to_dict("records"), strict=True)]
 
 
@@ -75,4 +75,4 @@ def p_of_rows(rows: Sequence[Row]) -> float:
     """The p-value of the last snapshot of one model, from its rows of scores."""
     import pandas as pd
 
-    return p_value(pd.DataFrame(rows_with_z([row for row in rows if row["snapshot"] == rows[-1]["snapshot"]])))
+    return p_value(pd.DataFrame([row for row in rows if row["snapshot"] == rows[-1]["snapshot"]]))

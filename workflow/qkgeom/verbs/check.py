@@ -15,7 +15,6 @@ from qkgeom.console import set_up_logging
 from qkgeom.dropping import dropped
 from qkgeom.errors import QkgeomError
 from qkgeom.files import write_text
-from qkgeom.null import with_z
 
 
 def command(
@@ -51,7 +50,7 @@ def _untrained(scores: list[Path]) -> list[str]:
     """The models whose last snapshot looks untrained, in a line."""
     names = []
     for path in scores:
-        table = with_z(read_scores([path]))
+        table = read_scores([path])
         last = table[table["snapshot"] == table["snapshot"].iloc[-1]] if len(table) else table
         if untrained.verdict(untrained.p_value(last)) == untrained.UNTRAINED:
             names.append(path.parent.name)
