@@ -26,7 +26,10 @@ def summary_row(model: str, role: str, n_params: int | None, n_layers: int, scor
         "role": role,
         "group": "language",
         "same_as": None,
+        "untrained_p": 1e-9,
+        "verdict": "not random",
     }
+    cells |= {f"{score}_null_{end}": value for score in SCORES for end, value in (("low", -0.2), ("high", 0.2))}
     for score in SCORES:
         quartiles = (scores or {}).get(score, (0.1, 0.0, 0.2) if scores is not None else (None, None, None))
         cells |= dict(zip((f"{score}_median", f"{score}_q1", f"{score}_q3"), quartiles, strict=True))

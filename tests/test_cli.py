@@ -170,6 +170,7 @@ def test_where_a_model_stands_among_scored_models(bert, tmp_path):
 
 def test_the_snapshots_of_a_series_are_told_apart(capsys):
     row = {"model": "m", "layer": 0, "head": "all", "n_row_outliers": 1, "n_col_outliers": 1, "status": "ok", "fro_norm": 1.0}
+    row |= {"d_model": 64, "n_head": 4, "n_kv_head": 4, "d_head": 16}
     scores = [dict.fromkeys(SCORES, value) for value in (0.25, 0.75)]
     print_scores([{**row, **scores[0], "snapshot": "0"}, {**row, **scores[1], "snapshot": "400"}])
     shown = capsys.readouterr().out

@@ -12,6 +12,7 @@ from matplotlib.colors import same_color, to_rgb
 from qkgeom import figures
 from qkgeom.errors import QkgeomError
 from qkgeom.figures import dynamics, dynamics_layers
+from qkgeom.figures._null_band import LABEL
 from qkgeom.figures._style import COLOURS, RC
 from qkgeom.rendering import Inputs, specs
 from trained_models import STEPS, Run, score_rows, write_tables, write_training
@@ -137,10 +138,17 @@ def test_lines_and_bands_are_the_numbers(trained):
 
 def test_the_legend_explains_thin_lines_only_where_there_are_any(trained, tmp_path):
     (legend,) = _draw(dynamics, dynamics.numbers(trained)).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder", BANDS_OF_SEEDS, "single seeds"]
+    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder", BANDS_OF_SEEDS, "single seeds", LABEL]
     assert legend.get_title().get_text() == "4 layers, corpus: reference"
     (alone,) = _draw(dynamics, dynamics.numbers(write_training(tmp_path, [Run()]))).legends
-    assert [text.get_text() for text in alone.get_texts()] == ["encoder", "quartiles over layers"]
+    assert [text.get_text() for text in alone.get_texts()] == ["encoder", "quartiles over layers", LABEL]
+
+
+def test_the_legend_is_inside_the_figure(trained):
+    figure = _draw(dynamics, dynamics.numbers(trained))
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert figure.bbox.x0 <= legend.x0 and legend.x1 <= figure.bbox.x1
 
 
 def test_there_is_a_line_per_layer_darker_when_deeper(trained):

@@ -235,7 +235,8 @@ def test_colour_and_marker_tell_the_roles_and_open_ones_the_shallow(tmp_path):
 @pytest.mark.parametrize(("n_layers", "explained"), [(2, True), (3, False)])
 def test_the_legend_explains_open_markers_only_where_there_are_any(tmp_path, n_layers, explained):
     (legend,) = _draw(_numbers(tmp_path, [summary_row("a", "encoder", 10**6, n_layers, {})])).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["encoder", *(["fewer than 3 layers"] if explained else [])]
+    few = ["fewer than 3 layers"] if explained else []
+    assert [text.get_text() for text in legend.get_texts()] == ["encoder", *few, "95 % of random layers"]
 
 
 def test_a_model_of_unknown_size_is_drawn_apart(tmp_path):

@@ -78,7 +78,10 @@ def score_rows(run: Run) -> list[dict]:
                 symmetry = 1 - 0.2 * grown if step else 1.0
             excess = start[layer] * np.exp(-step / 60) + reach[1][layer] * grown + rng.normal(0, 0.03) * (step > 0)
             scores = {"symmetry": symmetry, "directionality": 0.8 * excess, "directionality_excess": excess}
-            rows.append({"model": run.model, "snapshot": step, "layer": layer, "head": "all", **scores, "status": "ok"})
+            sizes = {"d_model": 64, "n_head": 2, "n_kv_head": 2, "d_head": 32}
+            rows.append(
+                {"model": run.model, "snapshot": step, "layer": layer, "head": "all", **sizes, **scores, "status": "ok"}
+            )
             rows.append({**rows[-1], "head": "0", "symmetry": 0.99})  # heads are in the same file when asked for
     return rows
 

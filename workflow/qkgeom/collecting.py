@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkgeom import null, untrained
 from qkgeom.errors import QkgeomError
 from qkgeom.registry import Model
 from qkgeom.runs import Run
@@ -64,14 +65,15 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
         models: the run's models, in the order wanted.
 
     Returns:
-        model, snapshot, n_layers, `<score>_median`, `_q1`, `_q3`, n_scored (layers that have a score), then what
-        models.tsv says of the model.
+        model, snapshot, n_layers, `<score>_median`, `_q1`, `_q3`, n_scored (layers that have a score), untrained_p,
+        verdict, `<score>_null_low`, `_null_high` (central 95 % of a random layer), then what models.tsv says of the model.
     """
     import numpy as np
     import pandas as pd
 
     layers = scores[scores["head"] == "all"]
     names = [f"{score}_{statistic}" for score in SCORES for statistic in STATISTICS]
+    bands = [f"{score}_null_{end}" for score in SCORES for end in ("low", "high")]
     rows = []
     for model in models:
         of_model = layers[layers["model"] == model.model]
@@ -84,8 +86,20 @@ def summarise(scores: pd.DataFrame, models: Sequence[Model]) -> pd.DataFrame:
             }
             described = {key: getattr(model, key) for key in DESCRIPTION}
             counts = {"n_layers": len(table), "n_scored": int(table["symmetry"].notna().sum())}
-            rows.append({"model": model.model, "snapshot": snapshot, **counts, **numbers, **described})
-    return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, "n_scored", *DESCRIPTION])
+            p = untrained.p_value(table)
+            tested = {"untrained_p": p, "verdict": untrained.verdict(p)} | _null_bands(table)
+            rows.append({"model": model.model, "snapshot": snapshot, **counts, **numbers, **tested, **described})
+    tested = ["n_scored", "untrained_p", "verdict", *bands]
+    return pd.DataFrame(rows, columns=["model", "snapshot", "n_layers", *names, *tested, *DESCRIPTION])
+
+
+def _null_bands(layers: pd.DataFrame) -> dict[str, float]:
+    """The central 95 % of each score of one random layer, in the median over the layers' shapes."""
+    import numpy as np
+
+    shapes = null.shapes(layers)
+    ends = {score: null.interval(score, *shapes) for score in SCORES}
+    return {f"{s}_null_{end}": float(np.median(both[k])) for s, both in ends.items() for k, end in enumerate(("low", "high"))}
 
 
 def read_losses(folders: Sequence[Path]) -> pd.DataFrame:

@@ -37,6 +37,7 @@ TEXT = (
     "corpus",
     "init",
     "status",
+    "verdict",
     "run",
     "objective",
     "metric",

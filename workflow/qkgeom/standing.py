@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qkgeom import untrained
+from qkgeom.null import COLUMNS as Z
 from qkgeom.scoring import SCORES, Row
 from qkgeom.structure import COLUMNS as STRUCTURE
 
@@ -20,6 +22,7 @@ STRUCTURE_HEADINGS = (
     *("effective\nrank", "largest sin-\ngular value", "ten largest\nof them"),
     *("of the\nrows", "largest out-\nlier rows", "of the\ncolumns", "largest out-\nlier columns"),
 )
+Z_HEADINGS = ("z sym-\nmetry", "z direc-\ntionality", "z (excess)")
 SUMMARIES = "results/*/collected/summary.csv"
 
 
@@ -34,14 +37,16 @@ def print_scores(rows: Sequence[Row]) -> None:
     models = list(dict.fromkeys(str(row["model"]) for row in rows))
     shown = {"model": len(models) > 1, "snapshot": with_snapshots, "layer": True, "head": with_heads}
     which = [name for name in shown if shown[name]]
-    table = Table(*which, *HEADINGS, "status")
-    for column in table.columns[-6:-1]:
+    with_null = bool(rows) and Z[0] in rows[0]
+    table = Table(*which, *HEADINGS, *(Z_HEADINGS if with_null else ()), "status")
+    for column in table.columns[len(which) : -1]:
         column.justify = "right"
     for row in rows:
         scores = [_number(row[name]) for name in SCORES]
         outliers = f"{row['n_row_outliers']} / {row['n_col_outliers']}" if row["n_row_outliers"] is not None else "–"
         norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
-        table.add_row(*(str(row[name]) for name in which), *scores, norm, outliers, str(row["status"]))
+        z = [_z(row[name]) for name in Z] if with_null else []
+        table.add_row(*(str(row[name]) for name in which), *scores, norm, outliers, *z, str(row["status"]))
     console.print(table)
     if rows and STRUCTURE[0] in rows[0]:
         console.print(_structure_table(rows, which))
@@ -52,6 +57,9 @@ def print_scores(rows: Sequence[Row]) -> None:
             return
         of = f" of {model}" if len(models) > 1 else f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
         console.print(f"Median over layers{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
+        p = untrained.p_of_rows([row for row in rows if row["model"] == model])
+        if with_null or untrained.verdict(p) == untrained.UNTRAINED:
+            console.print(untrained.sentence(p))
     console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
     for line in standing(models[-1], medians["symmetry"], Path()):
         console.print(line)
@@ -107,3 +115,7 @@ def _counts(row: Mapping[str, str]) -> bool:
 
 def _number(value: object) -> str:
     return "–" if value is None else f"{value:+.4f}"
+
+
+def _z(value: object) -> str:
+    return "–" if value is None else f"{value:+.1f}"

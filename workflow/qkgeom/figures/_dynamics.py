@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from qkgeom.figures import _null_band
 from qkgeom.figures._dynamics_axes import (
     ALL,
     PANELS,
@@ -37,7 +38,8 @@ def numbers_of(inputs: Inputs, corpus: str = "reference", size: str = "middle") 
         size: key of `trajectories.DEPTHS`.
     """
     runs = shown_runs(inputs, corpus, size)
-    return with_medians(runs, over_layers(layer_scores(inputs, runs)), ["step"])
+    scores = over_layers(layer_scores(inputs, runs)).merge(_null_band.bands_of(inputs, runs["model"], PANELS), on="model")
+    return with_medians(runs, scores, ["step"])
 
 
 def draw(numbers: pd.DataFrame) -> Figure:
@@ -46,6 +48,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
     there = numbers["step"].notna().any()
     for axes, score in zip(figure.subplots(1, 2), PANELS, strict=True):
         label_score(axes, score)
+        _null_band.draw_band(axes, numbers, score)
         for role in ROLES:
             _draw_role(axes, numbers[(numbers["role"] == role) & numbers["step"].notna()], score, role)
         if there:
@@ -78,8 +81,10 @@ def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
     entries["quartiles over layers" + (", widest of the seeds" if several else "")] = Patch(color="0.4", **BAND)
     if several:
         entries["single seeds"] = Line2D([], [], color="0.4", **THIN)
+    entries |= _null_band.legend_entry()
     title = "\n".join(filter(None, [setting_of(numbers), "; ".join(_states(numbers))]))
-    look = {"loc": "outside upper center", "ncols": len(entries), "frameon": False, "title_fontsize": 8, "columnspacing": 1.5}
+    n_columns = len(entries) if len(entries) < 5 else 3  # five do not fit side by side
+    look = {"loc": "outside upper center", "ncols": n_columns, "frameon": False, "title_fontsize": 8, "columnspacing": 1.5}
     legend = figure.legend(entries.values(), entries.keys(), title=title, handlelength=1.8, **look)
     legend.get_title().set_multialignment("center")
 

@@ -9,6 +9,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
 
+from qkgeom.figures import _null_band
 from qkgeom.figures._dynamics_axes import (
     ALL,
     PANELS,
@@ -40,7 +41,8 @@ def numbers_of(inputs: Inputs, corpus: str = "reference", size: str = "middle") 
         size: key of `trajectories.DEPTHS`.
     """
     runs = shown_runs(inputs, corpus, size)
-    return with_medians(runs, layer_scores(inputs, runs), ["step", "layer"])
+    scores = layer_scores(inputs, runs).merge(_null_band.bands_of(inputs, runs["model"], PANELS), on="model")
+    return with_medians(runs, scores, ["step", "layer"])
 
 
 def draw(numbers: pd.DataFrame) -> Figure:
@@ -52,6 +54,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
         for axes, score in zip(row, PANELS, strict=True):
             label_score(axes, score)
             axes.set_title(role if rows.empty or not state else f"{role} ({state})", color=COLOURS[role])
+            _null_band.draw_band(axes, rows, score)
             _draw_layers(axes, rows, score, role)
             if rows.empty:
                 axes.set(xticks=[])

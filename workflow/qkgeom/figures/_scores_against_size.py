@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 
+from qkgeom.figures import _null_band
 from qkgeom.figures._names import NEAR, find_places, write_names
 from qkgeom.figures._style import COLOURS, HINT, MARKERS, WIDTH, say
 from qkgeom.rendering import Inputs, short_number
@@ -21,14 +22,16 @@ PANELS = {
     "directionality_excess": ("directionality (excess)", "columns dominate", "rows dominate"),
 }
 COLUMNS = ["model", "label", "role", "n_params", "n_layers", *(f"{s}_{q}" for s in PANELS for q in ("median", "q1", "q3"))]
+COLUMNS += _null_band.columns(PANELS)
 FEW_LAYERS = 3  # with fewer, quartiles over layers say little
 ASIDE = 0.1  # closer neighbours on the axis (natural logarithm) are moved this far apart
 MOST_ASIDE = 0.15  # but none farther from their middle, in the same unit
 FEW_MODELS = 12  # up to so many are named in the figure
+NULL_BARS = {"color": _null_band.LOOK["color"], "linewidth": 7, "zorder": -1}  # as wide as a marker and its rim
 
 
 def scores_of(inputs: Inputs, group: str) -> pd.DataFrame:
-    """One row per scored model of the group: its size, and median and quartiles over layers of both scores."""
+    """One row per scored model of the group: its size, median and quartiles over layers of both scores, null bands."""
     return inputs.models(group, COLUMNS)
 
 
@@ -45,6 +48,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
             say(axes, "no scored model")
         else:
             axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
+            axes.vlines(_sizes(numbers), *numbers[_null_band.columns([score])].T.to_numpy(float), **NULL_BARS)
             _draw_points(axes, numbers, score)
             _scale_sizes(axes, numbers["n_params"])
     if not numbers.empty:
@@ -144,5 +148,6 @@ def _draw_legend(figure: Figure, numbers: pd.DataFrame) -> None:
     entries = {role: (mark(role, COLOURS[role]),) for role in COLOURS if role in set(numbers["role"])}
     if opened := tuple(mark(role, "white") for role, few in kinds if few):
         entries[f"fewer than {FEW_LAYERS} layers"] = opened
+    entries |= _null_band.legend_entry()
     look = {"handler_map": {tuple: HandlerTuple(None, pad=0.4)}, "handlelength": 1.8, "handletextpad": 0.5, "frameon": False}
     figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=len(entries), **look)

@@ -16,7 +16,8 @@ CAPTION = (
     "counted from 0. With several seeds, a line is the median over seeds and a thin line is one seed. Symmetry is 1 for a "
     "symmetric and -1 for a skew-symmetric matrix; negative directionality means that columns dominate. The axis counts "
     "optimiser steps, where the paper's says epochs. The embedded corpora reference, docstrings and descriptions stand "
-    "for the paper's Wikipedia, Red Pajama and Jigsaw, and 2, 4 and 6 layers for its 4, 12 and 24."
+    "for the paper's Wikipedia, Red Pajama and Jigsaw, and 2, 4 and 6 layers for its 4, 12 and 24. "
+    "Sand: central 95 % of one layer of random weights of this shape."
 )
 GROUP = "training"
 NEEDS = ("scores", "runs")

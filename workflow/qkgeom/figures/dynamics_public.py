@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
+from qkgeom.figures import _null_band
 from qkgeom.figures._dynamics import BAND
 from qkgeom.figures._dynamics_axes import PANELS, label_score, scale_steps
 from qkgeom.figures._dynamics_layers import MAPS
@@ -24,11 +25,12 @@ CAPTION = (
     "first to the third quartile. Larger models are darker; models of one size have one colour and differ in their dashes. "
     "The axis counts optimiser steps, tenfold steps at the same distance; a step is not the same number of tokens in every "
     "series. Symmetry is 1 for a symmetric and -1 for a skew-symmetric matrix; negative directionality means that columns "
-    "dominate."
+    "dominate. Sand: central 95 % of one layer of random weights of these shapes."
 )
 GROUP = "dynamics_public"
 NEEDS = ("summary",)
 STATISTICS = [f"{score}_{statistic}" for score in PANELS for statistic in ("median", "q1", "q3")]
+BANDS = _null_band.columns(PANELS)
 LINE = {"linewidth": 1.0, "markersize": 1.8}
 DASHES = ("-", "--", ":", "-.")
 
@@ -40,8 +42,8 @@ def numbers(inputs: Inputs) -> pd.DataFrame:
         QkgeomError: the summary cannot be read, or a snapshot is not a step.
     """
     described = ["model", "label", "role", "n_params", "n_layers"]
-    rows = with_steps(inputs.snapshots(GROUP, [*described, "snapshot", *STATISTICS]), inputs.summary)
-    return rows[[*described, "step", *STATISTICS]]
+    rows = with_steps(inputs.snapshots(GROUP, [*described, "snapshot", *STATISTICS, *BANDS]), inputs.summary)
+    return rows[[*described, "step", *STATISTICS, *BANDS]]
 
 
 def draw(numbers: pd.DataFrame) -> Figure:
@@ -53,6 +55,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
         looks = _looks(series, role)
         for axes, score in zip(part.subplots(1, 2), PANELS, strict=True):
             label_score(axes, score)
+            _null_band.draw_band(axes, numbers[numbers["role"] == role], score)
             for table, look in zip(series, looks, strict=True):
                 _draw_series(axes, table, score, look, len(series))
             if series:

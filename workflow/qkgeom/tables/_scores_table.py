@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from qkgeom.rendering import Inputs, short_number
+from qkgeom.untrained import UNTRAINED
 
 QUARTILES = {"median": "Median", "q1": "Q1", "q3": "Q3"}
 
@@ -14,7 +15,7 @@ QUARTILES = {"median": "Median", "q1": "Q1", "q3": "Q3"}
 def scores_of(inputs: Inputs, group: str, scores: Mapping[str, str]) -> pd.DataFrame:
     """One row per scored model of the group, encoders first, in full precision."""
     columns = [f"{score}_{quartile}" for score in scores for quartile in QUARTILES]
-    return inputs.models(group, ["model", "label", "role", "n_params", "n_layers", "n_scored", *columns])
+    return inputs.models(group, ["model", "label", "role", "n_params", "n_layers", "n_scored", *columns, "verdict"])
 
 
 def printed(table: pd.DataFrame, scores: Mapping[str, str]) -> pd.DataFrame:
@@ -26,7 +27,7 @@ def printed(table: pd.DataFrame, scores: Mapping[str, str]) -> pd.DataFrame:
     """
     columns = {
         ("", "Role"): table["role"],
-        ("", "Model"): table["label"],
+        ("", "Model"): table["label"].where(table["verdict"] != UNTRAINED, table["label"] + " †"),
         ("", "Parameters"): [None if pd.isna(n) else short_number(n) for n in table["n_params"]],
         ("", "Layers"): [
             f"{n}" if n == scored else f"{scored} of {n}"

@@ -11,7 +11,8 @@ PAPER = "Table S2"
 CAPTION = (
     "Directionality of the query-key matrices of language models: median and quartiles over layers. "
     "Negative means that columns dominate. The excess, which the paper's figures and tables show, sums by how much the "
-    "norms of outlying rows and columns exceed their threshold; the other, the paper's definition, sums the norms."
+    "norms of outlying rows and columns exceed their threshold; the other, the paper's definition, sums the norms. "
+    "† marks scores that cannot be told from those of random weights."
 )
 GROUP = "language"
 NEEDS = ("summary",)

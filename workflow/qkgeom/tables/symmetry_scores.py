@@ -10,7 +10,7 @@ from qkgeom.tables import _scores_table
 PAPER = "Table S1"
 CAPTION = (
     "Symmetry of the query-key matrices of language models: median and quartiles over layers. "
-    "1 is a symmetric matrix, -1 a skew-symmetric one."
+    "1 is a symmetric matrix, -1 a skew-symmetric one. † marks scores that cannot be told from those of random weights."
 )
 GROUP = "language"
 NEEDS = ("summary",)

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom import artifacts, unscored
+from qkgeom import artifacts, unscored, untrained
+from qkgeom.collecting import read_scores
 from qkgeom.console import set_up_logging
 from qkgeom.dropping import dropped
 from qkgeom.errors import QkgeomError
@@ -29,6 +30,7 @@ def command(
     failed = [manifest["model"] for folder, manifest in manifests.items() if reasons[folder]]
     findings = [f"{manifest['model']} failed: {reasons[folder]}" for folder, manifest in manifests.items() if reasons[folder]]
     findings += [line for folder in manifests for line in _unscored_layers(folder / "scores.csv")]
+    findings += _untrained([path for folder in manifests if (path := folder / "scores.csv").is_file()])
     findings += _leftovers(rendered or [])
     summary = f"{len(manifests) - len(failed)} of {len(manifests)} models extracted and scored"
     if gone := sum(bool(dropped(folder, manifest)) for folder, manifest in manifests.items()):
@@ -42,6 +44,18 @@ def command(
             f"{len(failed)} of {len(manifests)} models are missing from the figures: " + ", ".join(map(str, failed)),
             fix="mend the cause, then `python -m qkgeom retry` and run again; or set `allow_missing: true` in config.yaml",
         )
+
+
+def _untrained(scores: list[Path]) -> list[str]:
+    """The models whose last snapshot looks untrained, in a line."""
+    names = []
+    for path in scores:
+        table = read_scores([path])
+        last = table[table["snapshot"] == table["snapshot"].iloc[-1]] if len(table) else table
+        if untrained.verdict(untrained.p_value(last)) == untrained.UNTRAINED:
+            names.append(path.parent.name)
+    told = "scores that random weights give too, so untrained or too small to tell (docs/null.md)"
+    return [f"{told}: {', '.join(names)}"] if names else []
 
 
 def _leftovers(rendered: list[Path]) -> list[str]:

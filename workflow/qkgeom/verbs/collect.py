@@ -11,6 +11,7 @@ from qkgeom.collecting import describe_runs, read_losses, read_record, read_scor
 from qkgeom.console import set_up_logging
 from qkgeom.errors import UsageError
 from qkgeom.files import write_csv
+from qkgeom.null import with_z
 from qkgeom.registry import MODELS, read_models
 from qkgeom.runs import RUNS, read_runs
 
@@ -32,7 +33,7 @@ def command(
     if strangers := [*strangers, *(folder for folder in folders if folder.name not in trained)]:
         found = ", ".join(map(str, strangers))
         raise UsageError("these are of no model in the table of models or of runs", where=models, found=found)
-    table = read_scores(scores)
+    table = with_z(read_scores(scores))
     records = {f"run:{folder.name}": read_record(folder) for folder in folders}
     scored = with_sizes([rows[path.parent.name] for path in scores], records)
     write_csv(output / "scores.csv", table)

@@ -23,6 +23,7 @@ from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
 from qkgeom.scoring import Row, score_artifact, write_scores
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores
+from qkgeom.untrained import rows_with_z
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def command(
         bool,
         Option("--keep-weights/--drop-weights", help="delete an artifact's weights once scored; scoring fetches them again"),
     ] = True,
+    null: Annotated[bool, Option("--null", help="also each score's z against random weights, and a verdict")] = False,
     as_json: Annotated[bool, Option("--json", help="print the rows as JSON")] = False,
     part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
@@ -74,7 +76,7 @@ def command(
     choose_device(device)  # before anything is fetched
     scored = partial(score_artifact, heads=heads, device=device, precision=precision, structure=structure)
     if in_place or len(targets) > 1:
-        if output or as_json or part or architecture or n_head or n_kv_head or adapter or not in_place:
+        if output or as_json or null or part or architecture or n_head or n_kv_head or adapter or not in_place:
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
             fix = "score several artifacts with --in-place, and other models one at a time"
             raise UsageError("these options do not go together", found=found, fix=fix)
@@ -101,6 +103,8 @@ def command(
                 folder = Path(temporary) / str(number)
                 acquire(target, folder, model, adapter=merged, **how)
                 rows += scored(folder, progress=partial(track, label="score"))
+    if null:
+        rows = rows_with_z(rows)
     if output:
         write_scores(output, rows)
     if as_json:
