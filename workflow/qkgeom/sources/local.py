@@ -6,8 +6,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes, whether or not something is there."""
+    if "\0" in address or (address.startswith("//") and not address.startswith("///")):
+        raise UsageError("this is not a path on this machine", found=repr(address), expected="file:PATH or file:///PATH")
 
 
 @contextmanager

