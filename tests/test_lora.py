@@ -312,7 +312,7 @@ def test_from_the_hub_only_the_products_of_queries_and_keys_move(hub: Hub, hub_c
     )
     assert moved == header + wanted < len(content)
     served = sum(each.sent for each in hub.log if each.side == "storage" or "/resolve/" in each.path)
-    assert snapshot["source"]["bytes_moved"] == served
+    assert snapshot["source"]["bytes_moved_in_all_runs"] == served
 
 
 def test_an_adapter_in_the_hubs_cache_is_used_with_no_request(hub: Hub, hub_client: Client, tmp_path):
