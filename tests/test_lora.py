@@ -343,6 +343,36 @@ def test_score_shows_base_and_merged_side_by_side(tmp_path):
     assert "model" in text and "Median over layers of base:" in text and "Median over layers of base+adapter:" in text
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        ("hf:tiny/no-lora", "no such repository"),
+        ("hf:tiny/for-score@v9", "not this revision"),
+        ("hf:tiny/dora", "use_dora True"),
+        ("hf:tiny/other", "touches no query"),
+        ("hf:tiny/../x", "not an address"),
+        ("../nowhere", "neither a URI nor an existing path"),
+        ("whisper:tiny", "not read from there"),
+    ],
+)
+def test_an_adapter_is_looked_at_before_its_base_has_moved(hub: Hub, hub_client: Client, tmp_path, adapter, said):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    folder = tmp_path / "adapter"
+    base = hub.add("tiny/base-of-none", tmp_path / "base")
+    weights = hub_server.digest_of("model.safetensors", (tmp_path / "base" / "model.safetensors").read_bytes())
+    hub.add("tiny/for-score", folder)
+    spoiled(folder, {"use_dora": True}, dict)
+    hub.add("tiny/dora", folder)
+    spoiled(folder, {"use_dora": False}, lambda t: {name.replace(".self.", ".output."): each for name, each in t.items()})
+    hub.add("tiny/other", folder)
+    answer = hub_client.verb("score", f"hf:tiny/base-of-none@{base}", "--adapter", adapter, "--device", "cpu")
+    assert said in answer["text"], answer
+    header = 8 + int.from_bytes((tmp_path / "base" / "model.safetensors").read_bytes()[:8], "little")
+    moved = [(start, stop) for path, start, stop in hub.ranges() if weights in path]
+    assert moved in ([], [(0, 8), (8, header)])
+
+
 def test_a_row_names_its_adapter(tmp_path):
     table = write_models(tmp_path / "models.tsv", [row("a", "hf:o/base"), row("b", "hf:o/base", adapter="hf:o/lora@main")])
     assert [model.adapter for model in read_models(table).values()] == ["", "hf:o/lora@main"]

@@ -91,10 +91,10 @@ def command(
             how = {"part": part, "architecture": architecture, "heads": heads_from(n_head, n_kv_head)}
             models = {_name(target): None} | ({f"{_name(target)}+{_name(adapter)}": adapter} if adapter else {})
             rows = []
-            for number, (model, merged) in enumerate(models.items()):
-                folder = Path(temporary) / str(number)
+            for model, merged in reversed(models.items()):  # the adapter's faults show before the base has moved
+                folder = Path(temporary) / ("merged" if merged else "base")
                 acquire(target, folder, model, adapter=merged, **how)
-                rows += scored(folder, progress=partial(track, label="score"))
+                rows[:0] = scored(folder, progress=partial(track, label="score"))
     if output:
         write_scores(output, rows)
     if as_json:
