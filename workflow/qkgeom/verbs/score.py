@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from qkgeom.device import choose_device, take_free_gpu
 from qkgeom.dropping import drop
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
 from qkgeom.scoring import Row, score_artifact, write_scores
+from qkgeom.scratch import scratch_folder
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores
 
@@ -85,14 +85,14 @@ def command(
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
         rows = _score_stored(folder, scored, required=output is None)
     else:
-        with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
+        with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
                 logger.warning("there is no path %s here, so it is taken as the model hub's hf:%s", target, target)
             how = {"part": part, "architecture": architecture, "heads": heads_from(n_head, n_kv_head)}
             models = {_name(target): None} | ({f"{_name(target)}+{_name(adapter)}": adapter} if adapter else {})
             rows = []
             for model, merged in reversed(models.items()):  # the adapter's faults show before the base has moved
-                folder = Path(temporary) / ("merged" if merged else "base")
+                folder = temporary / ("merged" if merged else "base")
                 acquire(target, folder, model, adapter=merged, **how)
                 rows[:0] = scored(folder, progress=partial(track, label="score"))
     if output:
