@@ -332,6 +332,28 @@ def test_an_adapter_in_the_hubs_cache_is_used_with_no_request(hub: Hub, hub_clie
     assert not hub.log
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("form", ["hf:tiny/lone-lora", "{}", "{}/adapter_model.safetensors"])
+def test_an_adapter_by_itself_is_told_apart_from_a_model(hub: Hub, hub_client: Client, tmp_path, form):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    hub.add("tiny/lone-lora", tmp_path / "adapter")
+    answer = hub_client.verb("score", form.format(tmp_path / "adapter"), "--device", "cpu")
+    assert answer["error"] == "ModelFault" and "this is an adapter" in answer["text"] and "--adapter" in answer["text"]
+
+
+def test_show_and_models_say_what_is_added_to_what(tmp_path):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    folder = tmp_path / "results" / "models" / "b"
+    acquire(f"file:{tmp_path / 'base'}", folder, "b", adapter=str(tmp_path / "adapter"))
+    shown = {line[:20].strip(): line[20:] for line in qkgeom("show", str(folder)).stdout.splitlines()}
+    assert shown["source uri"] == f"file:{tmp_path / 'base'}" and shown["adapter uri"] == str(tmp_path / "adapter")
+    assert shown["adapter stated base"] == "org/base" and shown["adapter products"] == "4 of rank 4, scaling 2"
+    assert not any("{" in text for text in shown.values())
+    table = write_models(tmp_path / "models.tsv", [row("a", "hf:o/base"), row("b", "hf:o/base", adapter="hf:o/lora@main")])
+    listed = qkgeom("models", "--models", str(table), cwd=tmp_path).stdout.splitlines()
+    assert [line.rpartition("\t")[2] for line in listed] == ["weights", "hf:o/base", "hf:o/base + hf:o/lora@main"]
+
+
 def test_score_shows_base_and_merged_side_by_side(tmp_path):
     three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
     answer = qkgeom("score", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "--json", "--device", "cpu")

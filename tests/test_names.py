@@ -78,6 +78,7 @@ def test_the_default_of_an_architecture_is_timms():
     [
         (timm, "vit_base_patch16_224.auggreg_in1k", "vit_base_patch16_224.augreg_in1k"),
         (timm, "vit_bass_patch16_224", "vit_base_patch16_224"),
+        (timm, "nosuch", "nearest are (?!beit_base)"),
         (timm, "", "hf:org/name"),
         (timm, "vit_huge_patch14_gap_224.in1k_ijepa", "not on the model hub"),
         (whisper, "large-v4", "large-v3"),
@@ -385,7 +386,10 @@ def test_without_a_network_the_cache_is_used(hub: Hub, reader: Client, official:
     with client(tmp_path / "home", hub, HF_HUB_OFFLINE="1") as offline:
         offline.use_table("whisper", table)
         refused = offline.fetch("whisper:tiny")
-        assert refused["error"] == "TransientFault" and "HF_HUB_OFFLINE" in refused["text"]
+        assert refused["error"] == "TransientFault" and "do:       unset HF_HUB_OFFLINE" in refused["text"]
+        assert "network" not in refused["text"]
+        named = offline.fetch("timm:vit_base_patch16_224.mae")
+        assert named["error"] == "TransientFault" and "do:       unset HF_HUB_OFFLINE" in named["text"]
         assert not hub.log
         require_whole(reader.fetch("whisper:tiny"), reader, official)
         require_whole(offline.fetch("whisper:tiny"), offline, official)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
+from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, refuse_adapter, require_digest, sha256_of, the_one
 
 
 def require_form(address: str) -> None:
@@ -52,6 +52,7 @@ def _files(path: Path, choose: Callable[[Collection[str], object], Choice]) -> t
         config = path / choice.config if choice.config else None
         return [path / name for name in shards], config, path / choice.index if choice.index else None
     if path.is_file() and choose is choose_files:
+        refuse_adapter([path.name], path)
         config = path.with_name("config.json")
         return [path], config if config.is_file() else None, None
     what = "no such file or folder" if choose is choose_files else "no such folder"

@@ -7,6 +7,7 @@ the config.json beside it, are unpacked for the time of the extraction only.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -110,6 +111,11 @@ def _fault(requirement: str, folder: Path, stderr: str, log: str) -> QkgeomError
     lines = [line for line in stderr.splitlines() if line.strip()] or ["pip said nothing"]
     if "No module named pip" in stderr:
         return TransientFault("pip is missing from this Python", where=sys.executable, fix="run `python -m ensurepip`")
+    if os.environ.get("PIP_NO_INDEX"):
+        fix = "unset PIP_NO_INDEX, then run the same command again"
+        return TransientFault(
+            "a wheel is not in the cache, and PIP_NO_INDEX is set", where=requirement, found=lines[-1], fix=fix
+        )
     full = next((line for line in lines if "No space left" in line), None)
     if full or shutil.disk_usage(folder).free < 2**16:
         return no_room(folder, full)

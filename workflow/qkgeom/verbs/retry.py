@@ -28,3 +28,5 @@ def command(
         manifests[name].unlink()
         (results / "runs" / name / "done.json").unlink(missing_ok=True)  # a run that diverged is trained again
     sys.stdout.write(f"cleared: {', '.join(cleared)}; run snakemake again\n" if cleared else "no failed model to clear\n")
+    if healthy := [name for name in dict.fromkeys(models or ()) if name not in cleared]:
+        sys.stdout.write(f"left as they are, since they did not fail: {', '.join(healthy)}\n")
