@@ -45,7 +45,7 @@ def command(
 
 def _print_fields(console: Console, fields: Mapping[str, str]) -> None:
     for label, value in fields.items():
-        console.print(f"[bold]{label:<20}[/bold]", end="")
+        console.print(f"[bold]{label:<19}[/bold] ", end="")
         console.print(value, markup=False)
 
 
