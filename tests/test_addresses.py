@@ -1,11 +1,19 @@
-"""Addresses of the wrong form are found when the table of models is read, in whichever cell and of whichever kind."""
+"""Addresses of the wrong form are found when the table of models is read, in whichever cell and of whichever kind; addresses
+that lead nowhere are named when they are asked for.
+"""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from safetensors.numpy import save
 
+import hub_server
+from checkpoints import bert_config
+from hub_server import Client, Hub
 from project import Project, qkgeom, row, write_models
 from qkgeom.errors import UsageError
 from qkgeom.registry import read_models
@@ -13,6 +21,7 @@ from qkgeom.sources import SCHEMES, require_form
 from qkgeom.sources.hub_listing import split_address
 
 pytestmark = pytest.mark.faults
+served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 
 STEPS = {"group": "dynamics_public"}
 WRONG = {
@@ -100,3 +109,16 @@ def test_a_dry_run_names_the_row(tmp_path):
     project.add_model(**row("bad-one", "hf:org/../../x"))
     result = project.snakemake("-n")
     assert result.returncode != 0 and "(bad-one)" in result.stdout + result.stderr
+
+
+def test_a_plan_says_which_checkpoint_of_a_series_is_not_there(hub: Hub, hub_client: Client, tmp_path):
+    hub.add("plan/steps", {"config.json": json.dumps(bert_config(8, 2, 1)).encode(), "model.safetensors": save({})}, "step0")
+    rows = [
+        row("by-revision", "hf:plan/steps@step{step}", series="0,7", **STEPS),
+        row("by-repository", "hf:plan/seed-{step}", series="0,9", **STEPS),
+    ]
+    table = write_models(tmp_path / "models.tsv", rows)
+    result = hub_client.command("plan", "--models", str(table), "--json")
+    notes = {plan["model"]: plan["note"] for plan in json.loads(result.stdout)["models"]}
+    assert "not this revision: plan/steps@step7" in notes["by-revision"]
+    assert "no such repository, or it is private: plan/seed-9" in notes["by-repository"]

@@ -127,7 +127,7 @@ def is_commit(revision: str) -> bool:
 
 def _vanished(repo: str, commit: str) -> ModelFault:
     return ModelFault(
-        "the hub has this repository, but not this revision: the pinned commit no longer exists on the hub",
+        f"the hub has this repository, but not this revision: the pinned commit {commit} no longer exists on the hub",
         where=f"{repo}@{commit}",
         found=f"no such commit at {public_endpoint()}/{repo}/commits",
         fix="pin another: `python -m qkgeom lock MODEL` for a row of models.lock, else the revision in models.tsv",
