@@ -6,7 +6,8 @@
 #   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
 #   results/models/<model>/manifest.json            extract   (beside it weights, <snapshot>.safetensors, and of the hub's
 #                                                             models digests.json, checksums of earlier runs)
-#   results/models/<model>/scores.csv               score     (beside it norms.npz, with `structure: true`)
+#   results/models/<model>/scores.csv               score     (beside it norms.npz, with `structure: true`; unscored.json, if
+#                                                             it cannot be scored)
 #   results/<preset>/collected/*.csv                collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table

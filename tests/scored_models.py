@@ -84,7 +84,7 @@ def write_artifact(folder: Path, layers: list[tuple[np.ndarray, np.ndarray]]) ->
     ]
     with snapshot_file(folder / "final.safetensors", stored, {}, {}) as file:
         for pair in layers:
-            file.append(pair, {})
+            file.append(pair, dict)
     records = [{"layer": i} for i in range(len(layers))]
     snapshots = {"final": {"file": "final.safetensors", "layers": records}}
     artifacts.write_manifest(folder, {"model": folder.name, "status": "ok", "snapshots": snapshots})

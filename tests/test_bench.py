@@ -189,3 +189,8 @@ def test_scoring_from_the_disk_is_measured(load):
     assert sum("cache" in name for name in figures) == 2
     assert figures["peak memory of scoring 405B-shaped layers"].holds
     assert all(figure.value > 0 for figure in figures.values())
+
+
+def test_the_plan_of_the_zoo_is_timed(load):
+    (figure,) = load("cpu_plan").measure(tiny=True)
+    assert figure.target == 10 and figure.at_most and 0 < figure.value < 60 and figure.detail.startswith("5 models; ")

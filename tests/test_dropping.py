@@ -14,7 +14,7 @@ from safetensors.numpy import save
 import hub_server
 from checkpoints import bert_config, bert_tensors, write_bert, write_llama
 from hub_server import Client, Hub
-from project import Project
+from project import Project, qkgeom
 from qkgeom.acquisition import acquire
 from qkgeom.artifacts import read_layer, read_manifest
 from qkgeom.checkpoint import Heads
@@ -23,6 +23,7 @@ from qkgeom.dropping import drop, dropped, weights_of
 from qkgeom.figures import wqk_examples
 from qkgeom.rendering import Inputs
 from qkgeom.scoring import score_artifact
+from qkgeom.unscored import RECORD as UNSCORED
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
 DROPPED = "keep_weights=false"
@@ -109,10 +110,94 @@ def test_dropped_weights_that_are_others_now_are_not_scored(hub: Hub, hub_client
     assert "error" not in score(hub_client, tmp_path / "m")
     before = (tmp_path / "m/scores.csv").read_bytes()
     hub.repos["drop/changed"].commits[commit] = files(3, key=np.ones((24, 24), np.float32))
-    answer = score(hub_client, tmp_path / "m", "--heads")
-    assert answer["error"] == "ModelFault"
+    answer = hub_client.verb("score", tmp_path / "m", "-o", tmp_path / "other.csv", "--device", "cpu")
+    assert answer["error"] == "ModelFault"  # who asks for it oneself is told so
     assert KEY in answer["text"] and digest(manifest) in answer["text"] and f"drop/changed@{commit}" in answer["text"]
     assert (tmp_path / "m/scores.csv").read_bytes() == before
+    assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
+
+
+@pytest.mark.faults
+def test_a_model_whose_dropped_weights_are_gone_stops_no_other(hub: Hub, hub_client: Client, tmp_path):
+    models = {name: tmp_path / "results/models" / name for name in ("gone", "stays")}
+    for seed, (name, folder) in enumerate(models.items(), 40):
+        hub.add(f"drop/{name}", files(seed))
+        extract(hub_client, f"hf:drop/{name}@main", folder)
+        assert "error" not in score(hub_client, folder)
+    scored = {name: (folder / "scores.csv").read_text() for name, folder in models.items()}
+    manifest = (models["gone"] / "manifest.json").read_bytes()
+    hub.repos["drop/gone"].private = True
+    for folder in models.values():
+        assert "error" not in score(hub_client, folder)
+    assert (models["stays"] / "scores.csv").read_text() == scored["stays"]
+    assert (models["gone"] / "scores.csv").read_text() == scored["gone"].splitlines(keepends=True)[0], "no stale scores"
+    assert (models["gone"] / "manifest.json").read_bytes() == manifest
+    assert "gone cannot be scored, and the run goes on without it" in hub_client.errors.read_text()
+
+    folders = [str(folder) for folder in models.values()]
+    checked = qkgeom("check", *folders)
+    assert checked.returncode == 1 and "1 of 2 models are missing from the figures: gone" in checked.stderr
+    assert "1 of 2 models extracted and scored" in checked.stdout
+    assert "gone failed: the hub has no such repository" in checked.stdout
+    assert qkgeom("check", *folders, "--allow-missing").returncode == 0
+
+    assert "cleared: gone;" in qkgeom("retry", "--results", str(tmp_path / "results")).stdout
+    assert inside(models["gone"]) == {"manifest.json", EARLIER} and "scores.csv" in inside(models["stays"])
+    hub.repos["drop/gone"].private = False
+    assert "error" not in score(hub_client, models["gone"])
+    assert (models["gone"] / "scores.csv").read_text() == scored["gone"]
+    assert qkgeom("check", *folders).returncode == 0
+
+
+@pytest.mark.faults
+def test_a_model_whose_stored_weights_are_damaged_is_extracted_anew(hub: Hub, hub_client: Client, tmp_path):
+    hub.add("drop/damaged", files(46))
+    folder = tmp_path / "results/models/damaged"
+    extract(hub_client, "hf:drop/damaged@main", folder)
+    weights = folder / "final.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "error" not in hub_client.verb("score", folder, "-o", folder / "scores.csv", "--device", "cpu")
+    checked = qkgeom("check", str(folder))
+    assert checked.returncode == 1 and "damaged failed: " in checked.stdout
+    assert "cleared: damaged;" in qkgeom("retry", "damaged", "--results", str(tmp_path / "results")).stdout
+    assert "manifest.json" not in inside(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_the_pipeline_goes_on_without_a_model_that_cannot_be_scored_again(hub: Hub, tmp_path):
+    hub.add("drop/pipe", files(47))
+    project = Project.create(tmp_path / "project")
+    project.add_model(model="gone", uri="hf:drop/pipe@main")
+    home = {"HF_HOME": str(tmp_path / "home"), "QKGEOM_CACHE": str(tmp_path / "cache")}
+    env = home | {"HF_ENDPOINT": hub.url(), "NO_PROXY": "*", "no_proxy": "*"}
+    summary = project.folder / "results/mini/collected/summary.csv"
+    project.run("results/mini/collected/summary.csv", "--config", DROPPED, **env)
+    assert "gone," in summary.read_text()
+    hub.repos["drop/pipe"].private = True
+    result = project.snakemake("--config", DROPPED, "heads=false", **env)
+    assert result.returncode != 0
+    assert "gone," not in summary.read_text() and "tiny-enc," in summary.read_text()
+    findings = (project.folder / "results/mini/check.txt").read_text()
+    assert "2 of 3 models extracted and scored" in findings and "gone failed: the hub has no such repository" in findings
+    assert (project.folder / "results/mini/figures/wqk_examples.pdf").exists()
+    assert project.planned("--config", DROPPED, "heads=false").keys() == {"check"}
+    hub.repos["drop/pipe"].private = False
+    assert "cleared: gone;" in project.qkgeom("retry").stdout
+    project.run("--config", DROPPED, "heads=false", **env)
+    assert "gone," in summary.read_text()
+
+
+@pytest.mark.faults
+def test_a_model_scored_again_is_no_longer_named(hub: Hub, hub_client: Client, tmp_path):
+    hub.add("drop/back", files(45))
+    extract(hub_client, "hf:drop/back@main", tmp_path / "m")
+    score(hub_client, tmp_path / "m")
+    hub.repos["drop/back"].private = True
+    assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--device", "cpu")
+    assert UNSCORED in inside(tmp_path / "m")
+    hub.repos["drop/back"].private = False
+    assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--device", "cpu")
     assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
 
 

@@ -28,7 +28,6 @@ from qkgeom.dropping import drop, weights_of
 from qkgeom.errors import UsageError
 from qkgeom.layouts import layout_named
 from qkgeom.layouts.base import Case
-from qkgeom.planning import plan_models
 from qkgeom.registry import read_models
 from weight_files import GGUF_FIELDS, fault, gguf_layer, write_gguf
 
@@ -405,12 +404,6 @@ def test_a_row_names_its_adapter(tmp_path):
         table = write_models(tmp_path / "models.tsv", [row("a", **cells)])
         with pytest.raises(UsageError, match=said):
             read_models(table)
-
-
-def test_a_plan_says_that_it_counts_the_base_alone(tmp_path):
-    rows = read_models(write_models(tmp_path / "models.tsv", [row("a", "file:b"), row("b", "file:b", adapter="hf:o/lora")]))
-    plans = plan_models(list(rows.values()), {name: each.uri for name, each in rows.items()}, 1)
-    assert ["its adapter is not counted" in plan.note for plan in plans] == [False, True]
 
 
 @pytest.mark.slow

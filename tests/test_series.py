@@ -24,7 +24,7 @@ from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.figures import dynamics_public
 from qkgeom.registry import MODELS, read_models
 from qkgeom.rendering import Inputs
-from qkgeom.series import snapshots
+from qkgeom.series import pinned, snapshots
 from qkgeom.verbs.collect import read_scores
 from scored_models import summary_row, write_summary
 
@@ -64,6 +64,18 @@ def test_a_step_has_its_place_in_the_uri():
     assert snapshots("file:runs/{step}/step{step}", "3") == [("3", "file:runs/3/step3")]
 
 
+@pytest.mark.parametrize("uri", ["hf:o/n@step{step}", "hf:o/n-{step}", "o/n@{step}"])
+def test_a_step_may_be_pinned_to_a_commit(uri):
+    series = pinned("0,1..4*2,9", {"2": "a" * 40, "9": "b" * 40})
+    assert series == f"0,1,2@{'a' * 40},4,9@{'b' * 40}" and steps(series) == [0, 1, 2, 4, 9]
+    found, unpinned = dict(snapshots(uri, series)), dict(snapshots(uri, "0,1..4*2,9"))
+    repo = {step: address.partition("@")[0] for step, address in unpinned.items()}
+    assert found == unpinned | {"2": f"{repo['2']}@{'a' * 40}", "9": f"{repo['9']}@{'b' * 40}"}
+    assert pinned(series, {"9": "c" * 40}) == series.replace("b", "c") and pinned("0,1..4*2", {}) == "0,1..4*2"
+    named = pinned("0=zero,300=v1.0/early", {"300": "a" * 40})
+    assert snapshots("hf:o/n@{name}", named) == [("0", "hf:o/n@zero"), ("300", f"hf:o/n@{'a' * 40}")]
+
+
 @pytest.mark.parametrize(
     ("uri", "series", "said"),
     [
@@ -86,6 +98,9 @@ def test_a_step_has_its_place_in_the_uri():
         ("hf:o/n@{name}", "300=a b", "not understood"),
         ("hf:o/n@{name}", "300=$(id)", "not understood"),
         ("hf:o/n-{k}k", "0,1500", "a multiple of 1000"),
+        ("hf:o/n@step{step}", "0@main", "not understood"),
+        ("hf:o/n@step{step}", "0..9+9@" + "a" * 40, "not understood"),
+        ("file:runs/{step}", "0@" + "a" * 40, "not on the model hub"),
         ("hf:o/n@main", "0,1", "one of {step}, {k} and {name}"),
         ("hf:o/n-{k}k@step{step}", "1000", "one of {step}, {k} and {name}"),
     ],

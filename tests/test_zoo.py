@@ -35,7 +35,9 @@ def test_every_model_of_the_paper_has_a_row_for_every_stack():
 
 
 def test_a_stack_of_a_checkpoint_has_one_row():
-    assert [each for each, n in Counter((model.uri, model.layout) for model in MODELS.values()).items() if n > 1] == []
+    assert [
+        each for each, n in Counter((model.uri, model.layout, model.adapter) for model in MODELS.values()).items() if n > 1
+    ] == []
 
 
 def test_towers_of_one_checkpoint_are_told_apart_by_their_ids():
@@ -64,3 +66,15 @@ def test_pairs_of_one_recipe_are_there_with_both_roles(first, second, size):
     pair = [MODELS[name.format(size)] for name in (first, second)]
     assert [model.role for model in pair] == ["encoder", "decoder"]
     assert pair[0].n_params == pair[1].n_params and pair[0].qk_params == pair[1].qk_params
+
+
+@pytest.mark.parametrize("size", ["150m", "400m"])
+def test_checkpoints_of_a_pair_are_of_the_same_steps(size):
+    pair = [MODELS[f"ettin-{role}-{size}.steps"] for role in ("encoder", "decoder")]
+    assert pair[0].series == pair[1].series and [model.role for model in pair] == ["encoder", "decoder"]
+
+
+def test_an_adapter_stands_beside_its_base():
+    adapted = [model for model in MODELS.values() if model.adapter]
+    bases = {(model.uri, model.layout) for model in MODELS.values() if not model.adapter}
+    assert adapted and all((model.uri, model.layout) in bases for model in adapted)

@@ -41,9 +41,14 @@ class Model:
     note: str = ""
 
     @property
+    def checkpoints(self) -> dict[str, str]:
+        """The URIs by snapshot, in order: a series has one for each step, any other model `final`."""
+        return dict(snapshots(self.uri, self.series)) if self.series else {"final": self.uri}
+
+    @property
     def uris(self) -> list[str]:
         """Of its checkpoints, in order: a series has several."""
-        return [uri for _, uri in snapshots(self.uri, self.series)] if self.series else [self.uri]
+        return list(self.checkpoints.values())
 
     @property
     def in_package_index(self) -> bool:

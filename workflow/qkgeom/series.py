@@ -7,20 +7,34 @@ Steps ascend and are separated by commas. An item is one of
     1000..9000+2000     1000, 3000, ..., 9000
     300=step300-1B      a step and the name that the URI says it by
 
-The URI has one placeholder: `{step}`, `{k}` (thousands of steps) or, where every step has a name, `{name}`.
+Of these a single step may end in `@` and a commit, which then stands for the revision: models.lock pins it so. The URI has
+one placeholder: `{step}`, `{k}` (thousands of steps) or, where every step has a name, `{name}`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from qkgeom.errors import UsageError
 
 _STEP, _PACE = r"(?:0|[1-9]\d{0,11})", r"[1-9]\d{0,11}"
-_ITEM = re.compile(rf"(?P<first>{_STEP})(?:\.\.(?P<last>{_STEP})(?P<way>[+*])(?P<pace>{_PACE})|=(?P<name>[\w./-]+))?", re.ASCII)
+_ITEM = re.compile(
+    rf"(?P<first>{_STEP})(?:\.\.(?P<last>{_STEP})(?P<way>[+*])(?P<pace>{_PACE})"
+    r"|(?:=(?P<name>[\w./-]+))?(?:@(?P<commit>[0-9a-f]{40}))?)",
+    re.ASCII,
+)
 _PLACEHOLDER = re.compile(r"\{(step|k|name)\}")
 MOST = 1000  # steps of one range; more is a mistake
+
+
+@dataclass(frozen=True)
+class _Step:
+    number: int
+    name: str | None = None
+    commit: str | None = None
 
 
 def placeholders(uri: str) -> set[str]:
@@ -41,27 +55,59 @@ def snapshots(uri: str, series: str) -> list[tuple[str, str]]:
     used = placeholders(uri)
     if len(used) != 1:
         raise _wrong("the URI of a series has no place for the step, or several", uri, "one of {step}, {k} and {name}")
+    return [(str(step.number), _uri(uri, step, *used)) for step in _all_steps(series)]
+
+
+def pinned(series: str, commits: Mapping[str, str]) -> str:
+    """The same series with commits (by step), one item for each step.
+
+    Raises:
+        UsageError: see `snapshots`.
+    """
+    if not commits:
+        return series
+    items = []
+    for step in _all_steps(series):
+        commit = commits.get(str(step.number), step.commit)
+        items.append(f"{step.number}" + (f"={step.name}" if step.name else "") + (f"@{commit}" if commit else ""))
+    return ",".join(items)
+
+
+def _all_steps(series: str) -> list[_Step]:
     steps = [each for item in series.split(",") for each in _steps(item.strip())]
-    for (step, _), (following, _) in pairwise(steps):
-        if following <= step:
-            raise _wrong("the steps of a series do not ascend", f"{following} after {step}", "each step once, in order")
-    return [(str(step), _PLACEHOLDER.sub(_said(step, name, *used), uri)) for step, name in steps]
+    for step, following in pairwise(steps):
+        if following.number <= step.number:
+            found = f"{following.number} after {step.number}"
+            raise _wrong("the steps of a series do not ascend", found, "each step once, in order")
+    return steps
 
 
-def _steps(item: str) -> list[tuple[int, str | None]]:
-    """The steps of one item, each with its name if it has one."""
+def _steps(item: str) -> list[_Step]:
+    """The steps of one item."""
     match = _ITEM.fullmatch(item)
     if match is None:
         raise _wrong("an item of a series is not understood", item or "nothing", "1000, 1..512*2, 1000..9000+2000 or 300=NAME")
     steps = [int(match["first"])]
     if match["last"] is None:
-        return [(steps[0], match["name"])]
+        return [_Step(steps[0], match["name"], match["commit"])]
     last, pace = int(match["last"]), int(match["pace"])
     while steps[-1] < last and len(steps) < MOST:
         steps.append(steps[-1] * pace if match["way"] == "*" else steps[-1] + pace)
     if steps[-1] != last:
         raise _wrong("a range of steps does not meet its last step", item, f"{last}, after at most {MOST} steps")
-    return [(step, None) for step in steps]
+    return [_Step(step) for step in steps]
+
+
+def _uri(uri: str, step: _Step, placeholder: str) -> str:
+    """The URI of a step's checkpoint."""
+    uri = _PLACEHOLDER.sub(_said(step.number, step.name, placeholder), uri)
+    if step.commit is None:
+        return uri
+    if ":" in uri and not uri.startswith(("hf:", "timm:")):
+        raise _wrong(
+            "a step of a series that is not on the model hub has a commit", f"{step.number}@{step.commit}", "no commit"
+        )
+    return f"{uri.partition('@')[0]}@{step.commit}"
 
 
 def _said(step: int, name: str | None, placeholder: str) -> str:

@@ -13,7 +13,7 @@ from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
 from qkgeom.layouts import layout_named
-from qkgeom.lock import pinned_uri, read_lock
+from qkgeom.lock import pinned, read_lock
 from qkgeom.registry import read_models, select
 from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
@@ -32,7 +32,7 @@ try:
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED
     PINS = read_lock()
-    URIS = {name: pinned_uri(model, PINS) for name, model in ALL_MODELS.items()}
+    PINNED = {name: pinned(model, PINS) for name, model in ALL_MODELS.items()}
     MODELS = {model.model: model for model in select(ALL_MODELS, SETTINGS.preset, SETTINGS.only, SETTINGS.package_index)}
     EXAMPLES = {role: example for role, example in SETTINGS.examples.items() if example.model in MODELS}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
@@ -59,8 +59,8 @@ wildcard_constraints:
 
 
 def extract_arguments(wildcards):
-    """What `extract` is told of a model: its row, with the commit that models.lock pins it to."""
-    row = ALL_MODELS[wildcards.model]
+    """What `extract` is told of a model: its row, with the commits that models.lock pins it to."""
+    row = PINNED[wildcards.model]
     options = {
         "series": row.series,
         "adapter": row.adapter,
@@ -69,7 +69,7 @@ def extract_arguments(wildcards):
         "n-head": row.n_head,
         "n-kv-head": row.n_kv_head,
     }
-    return shlex.join([URIS[row.model], *(word for key, value in options.items() if value for word in (f"--{key}", value))])
+    return shlex.join([row.uri, *(word for key, value in options.items() if value for word in (f"--{key}", value))])
 
 
 def extract_files(wildcards):

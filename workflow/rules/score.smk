@@ -13,6 +13,7 @@ rule score:
         f"{OUT}/benchmarks/score/{{model}}.tsv"
     wildcard_constraints:
         model="|".join(map(re.escape, PUBLISHED)),
+    priority: 1  # before further downloads, so that weights that are not kept go soon
     conda:
         CONDA
     threads: SETTINGS.threads

@@ -12,9 +12,9 @@ from types import ModuleType
 from qkgeom.checkpoint import Checkpoint, Heads, open_files, read_config
 from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.sources.base import Fetched, choose_adapter
+from qkgeom.sources.base import Fetched, WholeFile, choose_adapter
 
-__all__ = ["Fetched", "checkpoint_of", "on_hub", "open_adapter", "open_checkpoint", "snapshots_of"]
+__all__ = ["Fetched", "checkpoint_of", "on_hub", "open_adapter", "open_checkpoint", "snapshots_of", "whole_file_of"]
 
 # scheme -> module of this folder with `require_form(address)` and a context manager `fetch(address, sha256) -> Fetched`, or,
 # for a series of checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
@@ -86,6 +86,16 @@ def on_hub(uri: str) -> str | None:
         return address
     source = _source(uri)
     return source.hub_address(address) if hasattr(source, "hub_address") else None
+
+
+def whole_file_of(uri: str) -> WholeFile | None:
+    """The file that is moved whole for a URI, where its source can tell its size beforehand.
+
+    Raises:
+        UsageError, ModelFault, TransientFault: see `split_uri` and the source.
+    """
+    source = _source(uri)
+    return source.whole_file(split_uri(uri)[1]) if hasattr(source, "whole_file") else None
 
 
 def snapshots_of(uri: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from qkgeom.byte_files import ByteFile, Wanted, fetch_nothing
 from qkgeom.errors import ModelFault, TransientFault
@@ -37,6 +37,38 @@ class Fetched:
     origin: Mapping[str, object] = field(default_factory=dict)
     expect: Callable[[Sequence[Sequence[Wanted]]], None] = fetch_nothing
     moved: Callable[[], int] = int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What can be told of a checkpoint or adapter with no weights moved.
+
+    Attributes:
+        here: weight files that are whole on this machine -> bytes.
+        there: weight files that are not -> bytes, or None where the hub does not say.
+        opened: the checkpoint with its headers read, if that is possible.
+    """
+
+    here: Mapping[str, int]
+    there: Mapping[str, int | None]
+    opened: Fetched | None
+
+    @property
+    def away(self) -> int:
+        """Bytes of the files that are not here."""
+        return sum(size or 0 for size in self.there.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.here.values()) + self.away
+
+
+class WholeFile(NamedTuple):
+    """A file that is moved whole and kept: its bytes, and those of them that are not here."""
+
+    size: int
+    away: int
 
 
 @dataclass(frozen=True)

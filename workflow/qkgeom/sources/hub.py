@@ -8,17 +8,16 @@ HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE and the proxy settings work as ev
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from qkgeom.byte_files import ByteFile, LocalFile
 from qkgeom.containers import open_container
 from qkgeom.errors import ModelFault, TransientFault
-from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, require_digest, sha256_of, the_one
+from qkgeom.sources.base import Choice, Fetched, Survey, choose_files, listed_shards, require_digest, sha256_of, the_one
 from qkgeom.sources.hub_download import cached, download
 from qkgeom.sources.hub_file import HubFile, WholeFileNeeded
 from qkgeom.sources.hub_listing import Listing, is_commit, look_up, look_up_in_cache, parse_address, split_address
@@ -53,23 +52,8 @@ def fetch(address: str, sha256: str | None = None, choose: Choose = choose_files
         yield _fetch(address, lambda listing: _take(listing, sha256, ahead, choose), choose)
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What can be told of a checkpoint with no weights moved.
-
-    Attributes:
-        here: weight files that the hub's cache holds whole -> bytes.
-        there: weight files that it does not -> bytes, or None where the hub does not say.
-        opened: the checkpoint with its headers read, if that is possible.
-    """
-
-    here: Mapping[str, int]
-    there: Mapping[str, int | None]
-    opened: Fetched | None
-
-
 @contextmanager
-def survey(address: str) -> Iterator[Survey]:
+def survey(address: str, choose: Choose = choose_files) -> Iterator[Survey]:
     """Looks at a checkpoint as `fetch` does, but moves its small files and safetensors headers only.
 
     What the hub's cache holds is believed without reading all of it.
@@ -78,11 +62,11 @@ def survey(address: str) -> Iterator[Survey]:
         UsageError, ModelFault, TransientFault: see `fetch`.
     """
     with closing(ReadAhead()) as ahead:
-        yield _fetch(address, lambda listing: _survey(listing, ahead))
+        yield _fetch(address, lambda listing: _survey(listing, ahead, choose), choose)
 
 
-def _survey(listing: Listing, ahead: ReadAhead) -> Survey:
-    weights = _weights(choose_files(listing.files, listing), listing)
+def _survey(listing: Listing, ahead: ReadAhead, choose: Choose) -> Survey:
+    weights = _weights(choose(listing.files, listing), listing)
     paths = {name: path for name in weights if (path := cached(listing, name, checked=False))}
     here = {name: path.stat().st_size for name, path in paths.items()}
     there = {name: listing.sizes.get(name) for name in weights if name not in here}
@@ -91,7 +75,7 @@ def _survey(listing: Listing, ahead: ReadAhead) -> Survey:
     opened = None
     if all(name.endswith(".safetensors") for name in weights):
         with suppress(WholeFileNeeded):
-            opened = _take(listing, None, ahead, headers_only=True)
+            opened = _take(listing, None, ahead, choose, headers_only=True)
     return Survey(here, there, opened)
 
 

@@ -68,6 +68,7 @@ class HubFile(ByteFile):
         self._lock = threading.RLock()
         self._key = listing.files[name] or f"{listing.commit}-{name}"
         self._directory = opening_cache.load(self._key)
+        self._kept = len(self._directory.ranges)
         self._etag = self._directory.etag
         self.size = listing.sizes.get(name) or self.locate().size
 
@@ -118,13 +119,14 @@ class HubFile(ByteFile):
         """Says that the directory has been read, and keeps it for later runs."""
         if self.whole is None:
             self.taken += self._directory.size
-            opening_cache.save(self._key, self._directory)
+            if len(self._directory.ranges) > self._kept:
+                opening_cache.save(self._key, self._directory)
         self.opened = True
 
     def forget_directory(self) -> bool:
         """Has the directory fetched again; gives whether there was any."""
         known = bool(self._directory.ranges)
-        self._directory, self._etag = opening_cache.forget(self._key), None
+        self._directory, self._etag, self._kept = opening_cache.forget(self._key), None, 0
         return known
 
     def _take_whole(self, reason: str) -> None:

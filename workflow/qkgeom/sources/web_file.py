@@ -7,22 +7,23 @@ time limits, the proxy settings and HF_HUB_OFFLINE hold here too; no token is se
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from qkgeom.console import progress
 from qkgeom.errors import ModelFault, TransientFault
 from qkgeom.files import locked, publish, wait_for_lock
-from qkgeom.sources.base import sha256_of, storing
+from qkgeom.sources.base import WholeFile, sha256_of, storing
 from qkgeom.sources.hub_client import PASSING, keep_trying
 from qkgeom.sources.hub_faults import CONTENT_RANGE, SLOW_DOWN, Kind, WrongAnswer, kind_of, require_endpoint, said
 
 if TYPE_CHECKING:
     import httpx2
 
+T = TypeVar("T")  # PEP 695 needs Python 3.12
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +54,19 @@ def web_file(url: str, sha256: str, target: Path) -> int:
             return target.stat().st_size
 
 
+def size_of(url: str, target: Path) -> WholeFile:
+    """The bytes of a file that `web_file` would have at `target`; it is not moved, and what is here is not read.
+
+    Raises:
+        ModelFault, TransientFault, UsageError: see `web_file`.
+    """
+    if target.is_file():
+        return WholeFile(target.stat().st_size, 0)
+    part = _part_of(target)
+    size = _ask(partial(_stated_size, url, target.name), f"{target.name} from {url}")
+    return WholeFile(size, size - min(size, part.stat().st_size if part.is_file() else 0))
+
+
 def _is_whole(target: Path, sha256: str) -> bool:
     return target.is_file() and sha256_of(target) == sha256
 
@@ -67,8 +81,13 @@ def _alone(target: Path) -> Iterator[None]:
         yield
 
 
+def _part_of(target: Path) -> Path:
+    """What a broken-off download has left."""
+    return target.with_name(f".{target.name}.partial")
+
+
 def _fetch(url: str, sha256: str, target: Path) -> None:
-    part = target.with_name(f".{target.name}.partial")
+    part = _part_of(target)
     for _ in range(2):  # what an earlier run left, or the way here, may have damaged it
         _fetch_rest(url, target.name, part)
         if (found := sha256_of(part)) == sha256:
@@ -85,10 +104,14 @@ def _fetch(url: str, sha256: str, target: Path) -> None:
 
 
 def _fetch_rest(url: str, name: str, part: Path) -> None:
-    where = f"{name} from {url}"
+    _ask(partial(_append_rest, url, name, part), f"{name} from {url}")
+
+
+def _ask(function: Callable[[], T], where: str) -> T:
+    """Asks a server, again after faults that may pass."""
     require_endpoint()  # with a wrong one the hub's client cannot even be imported
     try:
-        keep_trying(partial(_append_rest, url, name, part), where)
+        return keep_trying(function, where)
     except Exception as error:
         if kind_of(error) not in (*PASSING, Kind.OFFLINE):
             raise
@@ -123,14 +146,8 @@ def _append_rest(url: str, name: str, part: Path) -> None:
 
 def _size_of_rest(answer: httpx2.Response, start: int, where: str) -> int:
     """Bytes that follow: the whole file (0 if the server does not say how many), or all from `start` on; else an error."""
-    from huggingface_hub.utils import hf_raise_for_status
-
+    _require_answer(answer, where)
     status = answer.status_code
-    if 400 <= status < 500 and status not in SLOW_DOWN:
-        raise ModelFault("a server refuses a file, or does not have it", where=where, found=f"HTTP {status}")
-    if status >= 400:
-        answer.read()
-        hf_raise_for_status(answer)
     if status == 200:
         return int(answer.headers.get("Content-Length", 0))
     stated = answer.headers.get("Content-Range", "nothing")
@@ -139,3 +156,27 @@ def _size_of_rest(answer: httpx2.Response, start: int, where: str) -> int:
     if status != 206 or (first, last + 1) != (start, total):
         raise WrongAnswer(f"HTTP {status} with {stated}, expected all bytes from {start} on")
     return total - start
+
+
+def _stated_size(url: str, name: str) -> int:
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    headers = {"Accept-Encoding": "identity"}
+    answer = get_session().head(url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT, follow_redirects=True)
+    _require_answer(answer, f"{name} from {url}")
+    stated = answer.headers.get("Content-Length", "")
+    if not stated.isdecimal():
+        raise WrongAnswer(f"HTTP {answer.status_code} without the file's size")
+    return int(stated)
+
+
+def _require_answer(answer: httpx2.Response, where: str) -> None:
+    """Raises if a server refuses a file, or cannot serve it now."""
+    from huggingface_hub.utils import hf_raise_for_status
+
+    if 400 <= answer.status_code < 500 and answer.status_code not in SLOW_DOWN:
+        raise ModelFault("a server refuses a file, or does not have it", where=where, found=f"HTTP {answer.status_code}")
+    if answer.status_code >= 400:
+        answer.read()
+        hf_raise_for_status(answer)

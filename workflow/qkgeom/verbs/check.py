@@ -9,7 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom import artifacts
+from qkgeom import artifacts, unscored
 from qkgeom.console import set_up_logging
 from qkgeom.dropping import dropped
 from qkgeom.errors import QkgeomError
@@ -25,8 +25,9 @@ def command(
     """Name every failed model, every layer without a score, and leftovers of other runs; exit 1 if a model failed."""
     set_up_logging()
     manifests = {folder: artifacts.read_manifest(folder) for folder in artifact}
-    failed = {folder: manifest for folder, manifest in manifests.items() if manifest["status"] == "failed"}
-    findings = [f"{manifest['model']} failed: {manifest['reason']}" for manifest in failed.values()]
+    reasons = {folder: manifest.get("reason") or unscored.reason(folder) for folder, manifest in manifests.items()}
+    failed = [manifest["model"] for folder, manifest in manifests.items() if reasons[folder]]
+    findings = [f"{manifest['model']} failed: {reasons[folder]}" for folder, manifest in manifests.items() if reasons[folder]]
     findings += [line for folder in manifests for line in _unscored_layers(folder / "scores.csv")]
     findings += _leftovers(rendered or [])
     summary = f"{len(manifests) - len(failed)} of {len(manifests)} models extracted and scored"
@@ -38,8 +39,7 @@ def command(
         write_text(output, text)
     if failed and not allow_missing:
         raise QkgeomError(
-            f"{len(failed)} of {len(manifests)} models are missing from the figures: "
-            + ", ".join(str(manifest["model"]) for manifest in failed.values()),
+            f"{len(failed)} of {len(manifests)} models are missing from the figures: " + ", ".join(map(str, failed)),
             fix="mend the cause, then `python -m qkgeom retry` and run again; or set `allow_missing: true` in config.yaml",
         )
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from qkgeom.console import print_table, set_up_logging
-from qkgeom.lock import LOCK, pinned_uri, read_lock
-from qkgeom.planning import HOW, Plan, plan_models
+from qkgeom.lock import LOCK, pinned, read_lock
+from qkgeom.planning import HOW, Plan, disk, plan_models
 from qkgeom.registry import MODELS, read_models
-from qkgeom.settings import read_preset
+from qkgeom.settings import preset_names, read_preset
 from qkgeom.sources.hub_many import SLOTS
 
 HEADER = ("model", "state", "move", "checkpoint", "disk", "seconds", "note")
@@ -26,6 +26,7 @@ def command(
     as_json: Annotated[bool, Option("--json", help="JSON on stdout")] = False,
     models: Annotated[Path, Option(help="table of models")] = MODELS,
     lock: Annotated[Path, Option(help="the lock of the models")] = LOCK,
+    results: Annotated[Path, Option(help="the results folder, whose artifacts need not be moved")] = Path("results"),
     hub_slots: Annotated[int, Option(min=1, help="repositories asked at a time")] = SLOTS,
 ) -> None:
     """Tell what each published model costs: bytes to move of its checkpoint's, disk, rough compute time.
@@ -34,35 +35,40 @@ def command(
     without a usable file, say so. Without the hub the numbers are estimates from the table, and say so too.
     """
     set_up_logging()
-    if preset is not None:
-        read_preset(preset)  # it exists
+    presets = [read_preset(each) for each in ([preset] if preset else preset_names())]
+    shown = {example["model"] for each in presets for example in each.get("examples", {}).values()}
     rows = [row for row in read_models(models).values() if preset is None or preset in row.presets.split(",")]
     pins = read_lock(lock)
-    plans = plan_models(rows, {row.model: row.uris[-1] if row.series else pinned_uri(row, pins) for row in rows}, hub_slots)
-    total = _total(plans)
+    plans = plan_models([pinned(row, pins) for row in rows], hub_slots, results)
+    total, lean = _total(plans), disk(plans, kept=shown)
     if as_json:
-        answer = {"models": [asdict(plan) for plan in plans], "total": asdict(total), "how": HOW}
+        totals = asdict(total) | {"disk": disk(plans), "disk_dropping": lean}
+        answer = {"models": [asdict(plan) for plan in plans], "total": totals, "how": HOW}
         sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
         return
-    print_table(HEADER, [_cells(plan) for plan in [*plans, total]])
+    lines = [_cells(plan, (plan.store or 0) + plan.whole if plan.store is not None or plan.whole else None) for plan in plans]
+    lines.append(_cells(total, disk(plans)))
+    lines.append(_cells(replace(total, model="total, keep_weights: false"), lean))
+    print_table(HEADER, lines)
     sys.stderr.write(f"{HOW}\n")
 
 
 def _total(plans: Sequence[Plan]) -> Plan:
-    """The sum; a checkpoint that several models share counts once."""
+    """The sum; a checkpoint that several models share counts once, and so does a file of theirs that moves whole."""
     states = [plan.state for plan in plans]
     note = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    checkpoints = {plan.uri: plan.checkpoint or 0 for plan in plans}
-    move, store = (sum(getattr(plan, which) or 0 for plan in plans) for which in ("move", "store"))
+    checkpoints, whole = ({plan.uri: getattr(plan, size) or 0 for plan in plans} for size in ("checkpoint", "whole"))
+    moves = {plan.uri if plan.whole else plan.model: plan.move or 0 for plan in plans}
     seconds = round(sum(plan.seconds or 0.0 for plan in plans), 1)
-    return Plan("total", "", "", move, sum(checkpoints.values()), store, seconds, note)
+    store = sum(plan.store or 0 for plan in plans)
+    return Plan("total", "", "", sum(moves.values()), sum(checkpoints.values()), store, seconds, note, sum(whole.values()))
 
 
-def _cells(plan: Plan) -> tuple[str, ...]:
+def _cells(plan: Plan, size: int | None) -> tuple[str, ...]:
     if not sys.stdout.isatty():
-        numbers = ["" if each is None else str(each) for each in (plan.move, plan.checkpoint, plan.store, plan.seconds)]
+        numbers = ["" if each is None else str(each) for each in (plan.move, plan.checkpoint, size, plan.seconds)]
     else:
-        numbers = [_megabytes(each) for each in (plan.move, plan.checkpoint, plan.store)]
+        numbers = [_megabytes(each) for each in (plan.move, plan.checkpoint, size)]
         numbers.append("" if plan.seconds is None else f"{plan.seconds:,.0f}")
     return plan.model, plan.state, *numbers, plan.note
 

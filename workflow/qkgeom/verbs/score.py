@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from qkgeom import artifacts
+from qkgeom import artifacts, unscored
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
@@ -83,7 +83,8 @@ def command(
         if architecture or n_head or n_kv_head or part or adapter:
             found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
-        rows = _score_stored(folder, scored, required=output is None)
+        in_pipeline = output is not None and output.resolve() == (folder / "scores.csv").resolve()
+        rows = _score_stored(folder, scored, required=not in_pipeline)
     else:
         with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
@@ -130,12 +131,21 @@ def _score_several(folders: Sequence[Path], scored: Callable[..., list[Row]], ke
 
 
 def _score_stored(folder: Path, scored: Callable[..., list[Row]], required: bool) -> list[Row]:
-    """The rows of an artifact: none for a failed model, which a pipeline goes on without."""
+    """The rows of an artifact: none for a model with a permanent fault, which a pipeline goes on without."""
     manifest = artifacts.read_manifest(folder)
     if manifest["status"] == "failed" and required:
         raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
     if manifest["status"] != "failed":
-        return scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
+        try:
+            rows = scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
+        except ModelFault as fault:
+            if required:
+                raise
+            unscored.record(folder, str(fault))
+            logger.error("%s cannot be scored, and the run goes on without it: %s", manifest["model"], fault)
+            return []
+        unscored.clear(folder)
+        return rows
     logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
     return []
 
