@@ -164,7 +164,7 @@ def _fault(requirement: str, folder: Path, stderr: str, log: str) -> QkgeomError
     lines = [line for line in stderr.splitlines() if line.strip()] or ["pip said nothing"]
     if "No module named pip" in stderr:
         return TransientFault("pip is missing from this Python", where=sys.executable, fix="run `python -m ensurepip`")
-    if os.environ.get("PIP_NO_INDEX"):
+    if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on", "t", "y"):  # as pip reads it
         fix = "unset PIP_NO_INDEX, then run the same command again"
         return TransientFault(
             "a wheel is not in the cache, and PIP_NO_INDEX is set", where=requirement, found=lines[-1], fix=fix
