@@ -142,7 +142,7 @@ def test_a_model_whose_dropped_weights_are_gone_stops_no_other(hub: Hub, hub_cli
     assert qkgeom("check", *folders, "--allow-missing").returncode == 0
 
     assert "cleared: gone;" in qkgeom("retry", "--results", str(tmp_path / "results")).stdout
-    assert inside(models["gone"]) == {"manifest.json", EARLIER} and "scores.csv" in inside(models["stays"])
+    assert inside(models["gone"]) == {"manifest.json", EARLIER, "scores.earlier.csv"} and "scores.csv" in inside(models["stays"])
     hub.repos["drop/gone"].private = False
     assert "error" not in score(hub_client, models["gone"])
     assert (models["gone"] / "scores.csv").read_text() == scored["gone"]
@@ -180,11 +180,20 @@ def test_the_pipeline_goes_on_without_a_model_that_cannot_be_scored_again(hub: H
     assert "gone," not in summary.read_text() and "tiny-enc," in summary.read_text()
     findings = (project.folder / "results/mini/check.txt").read_text()
     assert "2 of 3 models extracted and scored" in findings and "gone failed: the hub has no such repository" in findings
+    assert "results/models/gone/scores.earlier.csv" in findings
+    earlier = (project.folder / "results/models/gone/scores.earlier.csv").read_text()
+    assert earlier.count("\ngone,") == earlier.count("\n") - 1 > 0, "nothing is lost"
     assert (project.folder / "results/mini/figures/wqk_examples.pdf").exists()
     assert project.planned("--config", DROPPED, "heads=false").keys() == {"check"}
     hub.repos["drop/pipe"].private = False
     assert "cleared: gone;" in project.qkgeom("retry").stdout
+    result = project.snakemake("--config", DROPPED, "heads=false", "--until", "score", **env, HF_HUB_OFFLINE="1")
+    findings = (project.folder / "results/models/gone" / UNSCORED).read_text()
+    assert "HF_HUB_OFFLINE" in findings and "scores.earlier.csv" in findings
+    assert (result.stdout + result.stderr).count("Trying to restart job") == 2
+    assert "cleared: gone;" in project.qkgeom("retry").stdout
     project.run("--config", DROPPED, "heads=false", **env)
+    assert not (project.folder / "results/models/gone/scores.earlier.csv").exists()
     assert "gone," in summary.read_text()
 
 

@@ -43,7 +43,7 @@ except QkgeomError as error:
 COLLECTED = ("scores", "summary", "losses", "runs")
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
-EXTRACTIONS = 3  # tries of one model, each of which asks the hub several times; then the run goes on without it
+TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
 GPUS = gpu_slots(SETTINGS.device)
 GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
@@ -56,6 +56,11 @@ wildcard_constraints:
     figure="|".join(map(re.escape, FIGURES)),
     table="|".join(map(re.escape, TABLES)),
     corpus="|".join(map(re.escape, corpora.kinds())),
+
+
+def outage(wildcards, attempt):
+    """What a job does when a model is out of reach: at the last try it records it, and the run goes on without the model."""
+    return "record" if attempt == TRIES else "raise"
 
 
 def extract_arguments(wildcards):

@@ -11,7 +11,7 @@ rule extract:
         f"{OUT}/logs/extract/{{model}}.log",
     benchmark:
         f"{OUT}/benchmarks/extract/{{model}}.tsv"
-    retries: EXTRACTIONS - 1
+    retries: TRIES - 1
     conda:
         CONDA
     threads: 1
@@ -19,7 +19,7 @@ rule extract:
         mem_mb=2000,
         runtime=60,
         hub_slots=1,
-        outage=lambda wildcards, attempt: "record" if attempt == EXTRACTIONS else "raise",
+        outage=outage,
     params:
         folder=subpath(output.manifest, parent=True),
         arguments=extract_arguments,

@@ -6,7 +6,7 @@ rule score:
     input:
         "results/models/{model}/manifest.json",
     output:
-        "results/models/{model}/scores.csv",
+        update("results/models/{model}/scores.csv"),  # so that scores are there until others are
     log:
         f"{OUT}/logs/score/{{model}}.log",
     benchmark:
@@ -14,6 +14,7 @@ rule score:
     wildcard_constraints:
         model="|".join(map(re.escape, PUBLISHED)),
     priority: 1  # before further downloads, so that weights that are not kept go soon
+    retries: TRIES - 1
     conda:
         CONDA
     threads: SETTINGS.threads
@@ -22,6 +23,7 @@ rule score:
         runtime=60,
         gpu=GPU,
         device=SETTINGS.device,  # not a param: another device gives the same scores
+        outage=outage,
         weights=lambda wildcards: weights_after_scoring([wildcards.model]),  # not a param either
         hub_slots=score_downloads,
     params:
@@ -29,7 +31,7 @@ rule score:
         code=score_code(),
     shell:
         "python -m qkgeom score results/models/{wildcards.model} {params.columns} --device {resources.device}"
-        " --threads {threads} --{resources.weights}-weights --output {output} > {log} 2>&1"
+        " --threads {threads} --{resources.weights}-weights --{resources.outage}-outage --output {output} > {log} 2>&1"
 
 
 for number, models_of_job in enumerate(scoring_jobs()):

@@ -59,6 +59,10 @@ def command(
     adapter: Annotated[
         str | None, Option(help="a LoRA adapter in PEFT's format: hf:org/name@revision, a folder; scored merged, and the base")
     ] = None,
+    record_outage: Annotated[
+        bool,
+        Option("--record-outage/--raise-outage", help="in the pipeline: go on without weights that are out of reach just now"),
+    ] = False,
 ) -> None:
     """Score a model: per layer, symmetry and directionality of its query-key weights; or several artifacts in one go."""
     import torch
@@ -84,7 +88,8 @@ def command(
             found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
         in_pipeline = output is not None and output.resolve() == (folder / "scores.csv").resolve()
-        rows = _score_stored(folder, scored, required=not in_pipeline)
+        recorded = (ModelFault, TransientFault) if record_outage else ModelFault
+        rows = _score_stored(folder, scored, recorded if in_pipeline else ())
     else:
         with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
@@ -115,7 +120,7 @@ def _score_several(folders: Sequence[Path], scored: Callable[..., list[Row]], ke
     faults = []
     for folder in folders:
         try:
-            write_scores(folder / "scores.csv", _score_stored(folder, scored, required=False))
+            write_scores(folder / "scores.csv", _score_stored(folder, scored, ModelFault))
             if not keep_weights:
                 drop(folder, artifacts.read_manifest(folder))
         except QkgeomError as fault:
@@ -130,21 +135,21 @@ def _score_several(folders: Sequence[Path], scored: Callable[..., list[Row]], ke
         )
 
 
-def _score_stored(folder: Path, scored: Callable[..., list[Row]], required: bool) -> list[Row]:
-    """The rows of an artifact: none for a model with a permanent fault, which a pipeline goes on without."""
+def _score_stored(
+    folder: Path, scored: Callable[..., list[Row]], recorded: type[QkgeomError] | tuple[type[QkgeomError], ...]
+) -> list[Row]:
+    """The rows of an artifact: none for a model with a fault that is recorded, which a pipeline goes on without."""
     manifest = artifacts.read_manifest(folder)
-    if manifest["status"] == "failed" and required:
+    if manifest["status"] == "failed" and not recorded:
         raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
     if manifest["status"] != "failed":
         try:
             rows = scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
-        except ModelFault as fault:
-            if required:
-                raise
+        except recorded as fault:
             unscored.record(folder, str(fault))
             logger.error("%s cannot be scored, and the run goes on without it: %s", manifest["model"], fault)
             return []
-        unscored.clear(folder)
+        unscored.clear(folder, scored=True)
         return rows
     logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
     return []
