@@ -11,6 +11,8 @@ import pytest
 
 from checkpoints import bert_config, bert_tensors, llama_config, llama_tensors, write_bert, write_checkpoint, write_llama
 from project import qkgeom
+from qkgeom.artifacts import write_manifest
+from qkgeom.extraction import failed_manifest
 from qkgeom.scoring import COLUMNS, SCORES
 from qkgeom.standing import print_scores
 
@@ -203,6 +205,36 @@ def test_models_lists_the_table(tmp_path):
     assert result.returncode == 0
     listed = qkgeom("models", "--preset", "mini", cwd=tmp_path).stdout
     assert "all-minilm-l6-v2" in listed and "mini.t5.s0.decoder" in listed and "smoke." not in listed
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("verb", [["models"], ["plan"], ["collect", "scores.csv", "-o", "."]])
+def test_a_preset_that_does_not_exist_is_refused(verb, tmp_path):
+    result = qkgeom(*verb, "--preset", "nosuch", cwd=tmp_path)
+    assert result.returncode == 2 and result.stdout == ""
+    assert "no preset nosuch" in result.stderr and "beyond, laptop, mini, paper, smoke" in result.stderr
+
+
+def test_dropped_weights_are_not_shown_as_if_they_were_here(artifact, tmp_path):
+    folder = tmp_path / "results" / "models" / "all-minilm-l6-v2"
+    shutil.copytree(artifact, folder)
+    assert "final: final.safetensors" in qkgeom("show", str(folder)).stdout
+    assert "\textracted\t" in qkgeom("models", cwd=tmp_path).stdout
+    qkgeom("score", str(folder), "-o", str(folder / "scores.csv"), "--drop-weights", "--device", "cpu")
+    shown = qkgeom("show", str(folder)).stdout
+    assert "weights dropped" in shown and "final.safetensors" not in shown
+    assert "all-minilm-l6-v2\tscored, weights dropped\t" in qkgeom("models", cwd=tmp_path).stdout
+
+
+def test_retry_says_what_it_leaves(artifact, tmp_path):
+    for name, manifest in (("my-bert", json.loads((artifact / "manifest.json").read_text())), ("my-gated", None)):
+        (tmp_path / "results" / "models" / name).mkdir(parents=True)
+        write_manifest(tmp_path / "results" / "models" / name, manifest or failed_manifest(name, "hf:o/n", "it is gated"))
+    result = qkgeom("retry", "my-gated", "my-bert", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "cleared: my-gated; run snakemake again\nleft as they are, since they did not fail: my-bert\n"
+    assert (tmp_path / "results/models/my-bert/manifest.json").exists()
+    assert qkgeom("retry", cwd=tmp_path).stdout == "no failed model to clear\n"
 
 
 def test_every_verb_explains_itself():

@@ -1,5 +1,6 @@
 """A broken checkpoint is an error that names the file and the tensor, what was found and what was expected."""
 
+import collections
 import json
 import os
 import pickle
@@ -245,11 +246,30 @@ class _RunsCode:
 def test_a_pickle_that_runs_code_is_refused_and_not_run(zipped, tmp_path):
     marker, path = tmp_path / "was here", tmp_path / "pytorch_model.bin"
     torch.save({"w": torch.randn(2, 2), "evil": _RunsCode(marker)}, path, _use_new_zipfile_serialization=zipped)
-    with fault("found:", path, "expected:", "nothing in it was run"):
+    with fault("found:    the global getattr\n", path, "expected:", "nothing in it was run"):
         open_container(path)
     assert not marker.exists()
     torch.load(path, weights_only=False)
     assert marker.exists(), "the pickle would not have run anything"
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ((os.mkdir, "/nowhere"), "found:    the global posix.mkdir\n"),  # of a module that torch blocks
+        ((eval, "1"), "found:    the global eval\n"),
+        ((collections.deque, [1]), "found:    the global collections.deque\n"),
+    ],
+)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_what_a_refused_pickle_asks_for_is_named(zipped, harm, said, tmp_path):
+    class Asks:
+        def __reduce__(self):
+            return harm[0], harm[1:]
+
+    torch.save({"w": Asks()}, tmp_path / "w.bin", _use_new_zipfile_serialization=zipped)
+    with fault(said, tmp_path / "w.bin"):
+        open_container(tmp_path / "w.bin")
 
 
 def test_torch_file_without_a_state_dict(tmp_path):

@@ -142,7 +142,9 @@ def test_a_model_whose_dropped_weights_are_gone_stops_no_other(hub: Hub, hub_cli
     assert qkgeom("check", *folders, "--allow-missing").returncode == 0
 
     assert "cleared: gone;" in qkgeom("retry", "--results", str(tmp_path / "results")).stdout
-    assert inside(models["gone"]) == {"manifest.json", EARLIER, "scores.earlier.csv"} and "scores.csv" in inside(models["stays"])
+    assert inside(models["gone"]) == {"manifest.json", EARLIER, "scores.earlier.csv"} and "scores.csv" in inside(
+        models["stays"]
+    )
     hub.repos["drop/gone"].private = False
     assert "error" not in score(hub_client, models["gone"])
     assert (models["gone"] / "scores.csv").read_text() == scored["gone"]

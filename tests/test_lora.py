@@ -311,7 +311,7 @@ def test_from_the_hub_only_the_products_of_queries_and_keys_move(hub: Hub, hub_c
     )
     assert moved == header + wanted < len(content)
     served = sum(each.sent for each in hub.log if each.side == "storage" or "/resolve/" in each.path)
-    assert snapshot["source"]["bytes_moved"] == served
+    assert snapshot["source"]["bytes_moved_in_all_runs"] == served
 
 
 def test_an_adapter_in_the_hubs_cache_is_used_with_no_request(hub: Hub, hub_client: Client, tmp_path):
@@ -331,6 +331,28 @@ def test_an_adapter_in_the_hubs_cache_is_used_with_no_request(hub: Hub, hub_clie
     assert not hub.log
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("form", ["hf:tiny/lone-lora", "{}", "{}/adapter_model.safetensors"])
+def test_an_adapter_by_itself_is_told_apart_from_a_model(hub: Hub, hub_client: Client, tmp_path, form):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    hub.add("tiny/lone-lora", tmp_path / "adapter")
+    answer = hub_client.verb("score", form.format(tmp_path / "adapter"), "--device", "cpu")
+    assert answer["error"] == "ModelFault" and "this is an adapter" in answer["text"] and "--adapter" in answer["text"]
+
+
+def test_show_and_models_say_what_is_added_to_what(tmp_path):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    folder = tmp_path / "results" / "models" / "b"
+    acquire(f"file:{tmp_path / 'base'}", folder, "b", adapter=str(tmp_path / "adapter"))
+    shown = {line[:20].strip(): line[20:] for line in qkgeom("show", str(folder)).stdout.splitlines()}
+    assert shown["source uri"] == f"file:{tmp_path / 'base'}" and shown["adapter uri"] == str(tmp_path / "adapter")
+    assert shown["adapter stated base"] == "org/base" and shown["adapter products"] == "4 of rank 4, scaling 2"
+    assert not any("{" in text for text in shown.values())
+    table = write_models(tmp_path / "models.tsv", [row("a", "hf:o/base"), row("b", "hf:o/base", adapter="hf:o/lora@main")])
+    listed = qkgeom("models", "--models", str(table), cwd=tmp_path).stdout.splitlines()
+    assert [line.rpartition("\t")[2] for line in listed] == ["weights", "hf:o/base", "hf:o/base + hf:o/lora@main"]
+
+
 def test_score_shows_base_and_merged_side_by_side(tmp_path):
     three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
     answer = qkgeom("score", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "--json", "--device", "cpu")
@@ -340,6 +362,36 @@ def test_score_shows_base_and_merged_side_by_side(tmp_path):
     assert len(base) == len(both) == 3 and base[1] == both[1] and all(base[layer] != both[layer] for layer in LAYERS)
     text = qkgeom("score", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "--device", "cpu").stdout
     assert "model" in text and "Median over layers of base:" in text and "Median over layers of base+adapter:" in text
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        ("hf:tiny/no-lora", "no such repository"),
+        ("hf:tiny/for-score@v9", "not this revision"),
+        ("hf:tiny/dora", "use_dora True"),
+        ("hf:tiny/other", "touches no query"),
+        ("hf:tiny/../x", "not an address"),
+        ("../nowhere", "neither a URI nor an existing path"),
+        ("whisper:tiny", "not read from there"),
+    ],
+)
+def test_an_adapter_is_looked_at_before_its_base_has_moved(hub: Hub, hub_client: Client, tmp_path, adapter, said):
+    three(tmp_path, "bert", "BertForMaskedLM", ["query", "key"])
+    folder = tmp_path / "adapter"
+    base = hub.add("tiny/base-of-none", tmp_path / "base")
+    weights = hub_server.digest_of("model.safetensors", (tmp_path / "base" / "model.safetensors").read_bytes())
+    hub.add("tiny/for-score", folder)
+    spoiled(folder, {"use_dora": True}, dict)
+    hub.add("tiny/dora", folder)
+    spoiled(folder, {"use_dora": False}, lambda t: {name.replace(".self.", ".output."): each for name, each in t.items()})
+    hub.add("tiny/other", folder)
+    answer = hub_client.verb("score", f"hf:tiny/base-of-none@{base}", "--adapter", adapter, "--device", "cpu")
+    assert said in answer["text"], answer
+    header = 8 + int.from_bytes((tmp_path / "base" / "model.safetensors").read_bytes()[:8], "little")
+    moved = [(start, stop) for path, start, stop in hub.ranges() if weights in path]
+    assert moved in ([], [(0, 8), (8, header)])
 
 
 def test_a_row_names_its_adapter(tmp_path):

@@ -78,6 +78,7 @@ def test_the_default_of_an_architecture_is_timms():
     [
         (timm, "vit_base_patch16_224.auggreg_in1k", "vit_base_patch16_224.augreg_in1k"),
         (timm, "vit_bass_patch16_224", "vit_base_patch16_224"),
+        (timm, "nosuch", "nearest are (?!beit_base)"),
         (timm, "", "hf:org/name"),
         (timm, "vit_huge_patch14_gap_224.in1k_ijepa", "not on the model hub"),
         (whisper, "large-v4", "large-v3"),
@@ -192,7 +193,7 @@ def test_both_parts_of_whisper(reader: Client, official: Path, tmp_path, part):
     tower = {"encoder": "audio", "decoder": "text"}[part]
     assert (manifest["layout"], manifest["part"]) == (f"whisper_openai_{part}", part)
     assert manifest["n_layer"] == dims[f"n_{tower}_layer"]
-    assert manifest["snapshots"]["final"]["source"]["bytes_moved"] == official.stat().st_size
+    assert manifest["snapshots"]["final"]["source"]["bytes_moved_in_all_runs"] == official.stat().st_size
     state = torch.load(official, weights_only=True)["model_state_dict"]
     n_head = dims[f"n_{tower}_head"]
     for layer in range(manifest["n_layer"]):
@@ -385,7 +386,10 @@ def test_without_a_network_the_cache_is_used(hub: Hub, reader: Client, official:
     with client(tmp_path / "home", hub, HF_HUB_OFFLINE="1") as offline:
         offline.use_table("whisper", table)
         refused = offline.fetch("whisper:tiny")
-        assert refused["error"] == "TransientFault" and "HF_HUB_OFFLINE" in refused["text"]
+        assert refused["error"] == "TransientFault" and "do:       unset HF_HUB_OFFLINE" in refused["text"]
+        assert "network" not in refused["text"]
+        named = offline.fetch("timm:vit_base_patch16_224.mae")
+        assert named["error"] == "TransientFault" and "do:       unset HF_HUB_OFFLINE" in named["text"]
         assert not hub.log
         require_whole(reader.fetch("whisper:tiny"), reader, official)
         require_whole(offline.fetch("whisper:tiny"), offline, official)

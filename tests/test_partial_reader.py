@@ -96,7 +96,7 @@ def test_only_headers_and_the_needed_ranges_move(hub: Hub, hub_client: Client, t
     assert sum(stop - start for _, start, stop in ranges) == needed(files, 1)
     served = sum(each.sent for each in hub.log if each.side == "storage" or "/resolve/" in each.path)
     source = answer["manifest"]["snapshots"]["final"]["source"]
-    assert source["bytes_moved"] == served == needed(files, 1) + len(files["config.json"]) + len(files[INDEX])
+    assert source["bytes_moved_in_all_runs"] == served == needed(files, 1) + len(files["config.json"]) + len(files[INDEX])
     assert answer["manifest"]["snapshots"]["final"]["bytes"]["read"] == needed(files, 1) - sum(sizes)
     asked = [each.path for each in hub.asked("/resolve/")]
     assert len(asked) == len(set(asked)) == 5  # one request per file, the rest at the address that it gave
@@ -169,7 +169,7 @@ def test_faults_that_pass(hub: Hub, hub_client: Client, tmp_path, request, match
     assert answer["manifest"]["status"] == "ok", answer
     assert_llama(tmp_path / "a", seed)
     assert left_in(tmp_path / "a") == ["digests.json", "final.safetensors", "manifest.json"]
-    moved = answer["manifest"]["snapshots"]["final"]["source"]["bytes_moved"]
+    moved = answer["manifest"]["snapshots"]["final"]["source"]["bytes_moved_in_all_runs"]
     assert moved == needed(files, seed) + len(files["config.json"]) + len(files[INDEX])  # each byte counted once
     assert len(answer["waits"]) == times
     if "headers" in fault:
@@ -258,7 +258,7 @@ def test_a_server_that_ignores_ranges_gives_the_whole_file(hub: Hub, tmp_path):
     assert_llama(tmp_path / "a", 4)
     assert all(f"{shard}: the server ignores byte ranges" in log for shard in SHARDS) and "WARNING" in log
     source = answer["manifest"]["snapshots"]["final"]["source"]
-    assert source["bytes_moved"] == sum(map(len, files.values()))
+    assert source["bytes_moved_in_all_runs"] == sum(map(len, files.values()))
 
 
 @pytest.mark.faults
@@ -325,7 +325,7 @@ def test_of_a_torch_archive_only_the_needed_storages_move(hub: Hub, hub_client: 
     moved = sum(stop - start for _, start, stop in hub.ranges())
     wanted = 2 * 256 * 256 * 4
     assert wanted <= moved < wanted + 5 * 2**16 < file.stat().st_size / 2
-    assert moved + len(WIDE) == answer["manifest"]["snapshots"]["final"]["source"]["bytes_moved"]
+    assert moved + len(WIDE) == answer["manifest"]["snapshots"]["final"]["source"]["bytes_moved_in_all_runs"]
     assert len(hub.asked("HEAD .*/resolve/")) == 1
     hub.reset()
     extract(hub_client, f"tiny/zip-{old}", tmp_path / "b")
@@ -358,8 +358,8 @@ def test_a_legacy_torch_file_is_fetched_whole(hub: Hub, tmp_path):
         again = extract(it, "tiny/legacy", tmp_path / "b")  # from the hub's cache
         assert not hub.asked("/resolve/")
     source = answer["manifest"]["snapshots"]["final"]["source"]
-    assert source["bytes_moved"] == path.stat().st_size + len(WIDE)
-    assert again["manifest"]["snapshots"]["final"]["source"]["bytes_moved"] == len(WIDE)
+    assert source["bytes_moved_in_all_runs"] == path.stat().st_size + len(WIDE)
+    assert again["manifest"]["snapshots"]["final"]["source"]["bytes_moved_in_all_runs"] == len(WIDE)
     for which, array in zip(("query", "key"), read_layer(tmp_path / "a", "final.safetensors", 0), strict=True):
         assert np.array_equal(array.reshape(256, 256), wide_bert(22)[f"encoder.layer.0.attention.self.{which}.weight"].T)
 
@@ -535,6 +535,28 @@ def test_what_a_killed_extraction_left_is_checked(hub: Hub, hub_client: Client, 
         moved = sum(each.sent for each in hub.asked("storage GET"))
         layer = sum(each.nbytes for each in llama_tensors(9, **SIZES).values()) // N_LAYER
         assert moved == needed(sharded(10), 10) if damage == "other version" else moved == 3 * layer
+
+
+@pytest.mark.kill
+def test_the_log_counts_the_bytes_of_this_run_and_the_manifest_those_of_all(hub: Hub, tmp_path):
+    files = sharded(17)
+    hub.add("tiny/thrice", files)
+    with client(tmp_path / "home", hub) as it:
+        whole = extract(it, "tiny/thrice", tmp_path / "whole")
+        served = sum(each.sent for each in hub.log if each.side == "storage" or "/resolve/" in each.path)
+        assert f"final: {N_LAYER} layers stored, {served} bytes moved\n" in it.errors.read_text()
+        for shard in SHARDS[1:]:  # these two runs end after two layers each
+            hub.reset()
+            hub.fail(f"storage GET /{hub_server.digest_of(shard, files[shard])}", TRIES * 4, status=503)
+            assert extract(it, "tiny/thrice", tmp_path / "a")["error"] == "TransientFault"
+        hub.reset()
+        again = extract(it, "tiny/thrice", tmp_path / "a")
+        log = it.errors.read_text()
+    now = sum(each.sent for each in hub.asked("storage GET"))
+    assert now == sum(each.nbytes for each in llama_tensors(17, **SIZES).values()) // 3
+    assert f"2 layers stored, {now} bytes moved; 4 layers and {served - now} bytes in earlier runs\n" in log
+    assert again["manifest"] == whole["manifest"]
+    assert again["manifest"]["snapshots"]["final"]["source"]["bytes_moved_in_all_runs"] == served
 
 
 @pytest.mark.kill

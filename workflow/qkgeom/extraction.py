@@ -96,9 +96,10 @@ def store_snapshot(
     metadata = {"model": model, "layout": layout.name, "orientation": "q = x W_q; [d_model, head, d_head]"}
     opening = checkpoint.moved()
     with snapshot_file(target, tensors, metadata, _identity(checkpoint, layout)) as file:
-        rest = layers[len(file.entries) :]
-        if len(rest) < len(layers):
-            logger.info("%s, %s: %d layers are here already", model, snapshot, len(layers) - len(rest))
+        here = len(file.entries)
+        rest = layers[here:]
+        if here:
+            logger.info("%s, %s: %d layers are here already", model, snapshot, here)
         checkpoint.expect([ranges_of(checkpoint, layer) for layer in rest])
         for layer in progress(rest):
             before = checkpoint.moved()
@@ -106,11 +107,13 @@ def store_snapshot(
             file.append((W_q, W_k), partial(_entry, readings, checkpoint.moved() - before))
             del W_q, W_k, readings  # before the next layer is read
     moved = opening + sum(entry["moved"] for entry in file.entries)
-    logger.info("%s, %s: %d layers stored, %d bytes moved", model, snapshot, len(layers), moved)
+    now = checkpoint.moved() - (opening if here else 0)  # headers are kept: whoever stored the layers here had moved them
+    before = f"; {here} layers and {moved - now} bytes in earlier runs" if here else ""
+    logger.info("%s, %s: %d layers stored, %d bytes moved%s", model, snapshot, len(rest), now, before)
     records = [entry["read"] for entry in file.entries]
     return {
         "file": target.name,
-        "source": {"uri": checkpoint.uri, **checkpoint.origin, "bytes_moved": moved},
+        "source": {"uri": checkpoint.uri, **checkpoint.origin, "bytes_moved_in_all_runs": moved},
         "architecture": checkpoint.config.get("model_type"),
         **(vars(checkpoint.heads) if checkpoint.heads else {}),  # as the user stated them
         "not_in_W_qk": _flags(checkpoint, layout, layers),

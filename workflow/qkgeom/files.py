@@ -67,11 +67,11 @@ def refused(target: Path, error: OSError) -> TransientFault:
     )
 
 
-def locked(file: IO[bytes], without_locks: bool) -> bool:
+def locked(file: IO[bytes] | int, without_locks: bool) -> bool:
     """Locks a file until it is closed, and says whether nobody else has it locked.
 
     Args:
-        file: open.
+        file: open, or the descriptor of a file or folder.
         without_locks: the answer on a file system that has no locks.
     """
     try:

@@ -54,9 +54,7 @@ def adapted(base: Checkpoint, adapter: Checkpoint, layout: Layout) -> Checkpoint
             where=base.uri,
             fix="use the safetensors or torch checkpoint of the base",
         )
-    if not adapter.where:
-        raise ModelFault("an adapter holds no tensors", where=adapter.uri, expected="lora_A and lora_B of each module")
-    _require_plain(adapter)
+    require_plain(adapter)
     products, others = _products(base, adapter, layout)
     parts = {name: adapter.where[name] for product in products.values() for name in (product.A, product.B)}
     named = {name: {"rank": product.rank, "scaling": product.scaling} for name, product in products.items()}
@@ -93,8 +91,10 @@ def merged(weight: np.ndarray, A: np.ndarray, B: np.ndarray, product: LowRank) -
     return whole
 
 
-def _require_plain(adapter: Checkpoint) -> None:
-    """Refuses what is not LoRA as `merged` adds it."""
+def require_plain(adapter: Checkpoint) -> None:
+    """Raises a ModelFault if an adapter is not LoRA as `merged` adds it, whatever its base is."""
+    if not adapter.where:
+        raise ModelFault("an adapter holds no tensors", where=adapter.uri, expected="lora_A and lora_B of each module")
     config = adapter.config
     kinds = {name: config[name] for name in _OTHER_KINDS if config.get(name)}
     if (kind := config.get("peft_type")) != "LORA":

@@ -11,7 +11,7 @@ from qkgeom.errors import UsageError
 from qkgeom.layouts import layout_named
 from qkgeom.rows import read_rows
 from qkgeom.series import placeholders, snapshots
-from qkgeom.sources import split_adapter_uri, split_uri
+from qkgeom.sources import require_form, split_adapter_uri, split_uri
 
 SERIES = "dynamics_public"  # the group of models that are shown step by step
 MODELS = Path(__file__).parents[1] / "models.tsv"
@@ -60,8 +60,8 @@ def read_models(path: Path = MODELS) -> dict[str, Model]:
     """Every row by id.
 
     Raises:
-        UsageError: a row does not fit the schema, two rows share an id, a layout, a kind of URI or a model that a row
-            is the same as does not exist, or the steps of a series are wrong.
+        UsageError: a row does not fit the schema, two rows share an id, a layout or a model that a row is the
+            same as does not exist, a URI is not of its kind's form, or the steps of a series are wrong.
     """
     models: dict[str, Model] = {}
     places: dict[str, str] = {}
@@ -82,11 +82,11 @@ def read_models(path: Path = MODELS) -> dict[str, Model]:
 def _require_known(model: Model, where: str) -> None:
     try:
         layout_named(model.layout)
+        _require_one_checkpoint_or_steps(model)
         for uri in model.uris:
-            split_uri(uri)
+            require_form(uri)
         if model.adapter:
             split_adapter_uri(model.adapter)
-        _require_one_checkpoint_or_steps(model)
     except UsageError as error:
         raise UsageError(f"a row of the table of models is wrong: {error}", where=where) from error
 

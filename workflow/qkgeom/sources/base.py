@@ -119,12 +119,25 @@ def choose_files(names: Collection[str], where: object) -> Choice:
                 expected=" or ".join(_WHOLE),
                 fix="fetch the one you mean and name it as file:PATH",
             )
+    refuse_adapter(names, where)
     raise ModelFault(
         "no weights here",
         where=where,
-        found=", ".join(sorted(names)[:8]) or "nothing",
+        found=_some(names),
         expected="a safetensors, torch (.bin, .pt) or GGUF file",
     )
+
+
+def refuse_adapter(names: Collection[str], where: object) -> None:
+    """Raises a ModelFault if these are the files of an adapter."""
+    if any(name.startswith("adapter_") for name in names):
+        raise ModelFault(
+            "this is an adapter, and no checkpoint",
+            where=where,
+            found=_some(names),
+            expected="the model that it was trained on (`base_model_name_or_path` in adapter_config.json)",
+            fix="name that model, and this with --adapter; in models.tsv, in the column `adapter`",
+        )
 
 
 def choose_adapter(names: Collection[str], where: object) -> Choice:
@@ -140,10 +153,14 @@ def choose_adapter(names: Collection[str], where: object) -> Choice:
         raise ModelFault(
             "no adapter here",
             where=where,
-            found=", ".join(sorted(names)[:8]) or "nothing",
+            found=_some(names),
             expected="adapter_config.json and adapter_model.safetensors, as PEFT writes them",
         )
     return Choice(weights[:1], "adapter_config.json", None)
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:8]) or "nothing"
 
 
 def listed_shards(index: Path, names: Collection[str], where: object) -> list[str]:

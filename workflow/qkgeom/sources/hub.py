@@ -20,13 +20,18 @@ from qkgeom.errors import ModelFault, TransientFault
 from qkgeom.sources.base import Choice, Fetched, Survey, choose_files, listed_shards, require_digest, sha256_of, the_one
 from qkgeom.sources.hub_download import cached, download
 from qkgeom.sources.hub_file import HubFile, WholeFileNeeded
-from qkgeom.sources.hub_listing import Listing, is_commit, look_up, look_up_in_cache, parse_address
+from qkgeom.sources.hub_listing import Listing, is_commit, look_up, look_up_in_cache, parse_address, split_address
 from qkgeom.sources.hub_small import small_file
 from qkgeom.sources.read_ahead import IN_FLIGHT, ReadAhead
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")  # PEP 695 needs Python 3.12
 Choose = Callable[[Collection[str], object], Choice]
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes."""
+    split_address(address)
 
 
 @contextmanager

@@ -161,11 +161,12 @@ def _refusal(error: BaseException, repo: str, where: str) -> ModelFault:
     missing = status == 404 or (status == 401 and not code and "credentials" not in message)
     missing = missing or (isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError))
     if isinstance(error, RevisionNotFoundError):
-        what, fix = "the hub has this repository, but not this revision", f"choose a commit, tag or branch from {page}/commits"
+        what = f"the hub has this repository, but not this revision: {where}"
+        fix = f"choose a commit, tag or branch from {page}/commits"
     elif isinstance(error, RemoteEntryNotFoundError):
-        what, fix = "a file is missing from the hub", f"compare with the files at {page}/tree/main"
+        what, fix = f"a file is missing from the hub: {where}", f"compare with the files at {page}/tree/main"
     elif missing:
-        what = "the hub has no such repository, or it is private"
+        what = f"the hub has no such repository, or it is private: {repo}"
         fix = f"check the id at {page}; if it is private, {log_in}; if a path was meant, there is no such file here"
     elif status in (401, 403):
         what = "access to this model is refused: it is gated or private, or the token is wrong"

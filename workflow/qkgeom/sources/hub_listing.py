@@ -13,7 +13,8 @@ from qkgeom.files import write_text
 from qkgeom.sources.hub_client import ask
 from qkgeom.sources.hub_faults import public_endpoint, require_endpoint
 
-_ADDRESS = re.compile(r"(?P<repo>[^@]+)(@(?P<revision>[A-Za-z0-9_][\w./-]*))?", re.ASCII)
+_PART = r"\w(?:[\w.-]{0,94}\w)?"
+_ADDRESS = re.compile(rf"(?P<repo>({_PART}/)?{_PART})(@(?P<revision>\w[\w./-]*))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -43,21 +44,25 @@ class Listing:
 
 
 def parse_address(address: str) -> tuple[str, str]:
-    """Repository and revision of an address.
+    """Repository and revision of an address that is about to be asked for.
 
     Raises:
         UsageError: it is not of this form, or HF_ENDPOINT is no address.
     """
     require_endpoint()  # with a wrong one the client cannot even be imported
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    return split_address(address)
 
+
+def split_address(address: str) -> tuple[str, str]:
+    """Repository and revision of an address; `main` by default.
+
+    Source: huggingface_hub/utils/_validators.py, `validate_repo_id`, which cannot be imported where HF_ENDPOINT is wrong.
+
+    Raises:
+        UsageError: it is not of this form.
+    """
     match = _ADDRESS.fullmatch(address)
-    try:
-        validate_repo_id(match["repo"] if match else "")
-    except HFValidationError:
-        match = None
-    if not match or ".." in address:
+    if not match or ".." in address or "--" in match["repo"] or match["repo"].endswith(".git"):
         raise UsageError("this is not an address on the model hub", found=address, expected="org/name@revision")
     return match["repo"], match["revision"] or "main"
 
@@ -131,7 +136,7 @@ def is_commit(revision: str) -> bool:
 
 def _vanished(repo: str, commit: str) -> ModelFault:
     return ModelFault(
-        "the hub has this repository, but not this revision: the pinned commit no longer exists on the hub",
+        f"the hub has this repository, but not this revision: the pinned commit {commit} no longer exists on the hub",
         where=f"{repo}@{commit}",
         found=f"no such commit at {public_endpoint()}/{repo}/commits",
         fix="pin another: `python -m qkgeom lock MODEL` for a row of models.lock, else the revision in models.tsv",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources.base import (
     Choice,
     Fetched,
@@ -14,10 +14,17 @@ from qkgeom.sources.base import (
     choose_adapter,
     choose_files,
     listed_shards,
+    refuse_adapter,
     require_digest,
     sha256_of,
     the_one,
 )
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes, whether or not something is there."""
+    if "\0" in address or (address.startswith("//") and not address.startswith("///")):
+        raise UsageError("this is not a path on this machine", found=repr(address), expected="file:PATH or file:///PATH")
 
 
 @contextmanager
@@ -68,6 +75,7 @@ def _files(path: Path, choose: Callable[[Collection[str], object], Choice]) -> t
         config = path / choice.config if choice.config else None
         return [path / name for name in shards], config, path / choice.index if choice.index else None
     if path.is_file() and choose is choose_files:
+        refuse_adapter([path.name], path)
         config = path.with_name("config.json")
         return [path], config if config.is_file() else None, None
     what = "no such file or folder" if choose is choose_files else "no such folder"

@@ -33,6 +33,6 @@ def named(names: Mapping[str, T], name: str, library: str, fix: str) -> T:
     """
     if name in names:
         return names[name]
-    near = difflib.get_close_matches(name, names, n=5, cutoff=0.5) or list(names)[:5]
+    near = difflib.get_close_matches(name, names, n=5, cutoff=0.0)
     expected = f"one of {len(names)} names; the nearest are {', '.join(near)}"
     raise ModelFault(f"{library} has no weights of this name", found=name, expected=expected, fix=fix)

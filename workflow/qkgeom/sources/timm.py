@@ -9,12 +9,21 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from qkgeom.errors import ModelFault
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.sources import hub
 from qkgeom.sources.base import Fetched
 from qkgeom.sources.names import named, read_names
 
 TABLE = Path(__file__).with_suffix(".tsv")
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes, whether or not timm has the name."""
+    if "/" in address.partition("@")[0]:
+        raise UsageError(
+            "this is not a name of timm", found=address, expected="architecture.tag", fix="give a repository as hf:org/name"
+        )
+    hub.require_form(address)
 
 
 def fetch(address: str, sha256: str | None = None) -> AbstractContextManager[Fetched]:

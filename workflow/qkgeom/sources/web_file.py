@@ -115,12 +115,11 @@ def _ask(function: Callable[[], T], where: str) -> T:
     except Exception as error:
         if kind_of(error) not in (*PASSING, Kind.OFFLINE):
             raise
-        raise TransientFault(
-            "a download broke off, or its server cannot be reached or is out of order",
-            where=where,
-            found=said(error),
-            fix="check the network and the proxy, then run the same command again: it goes on where it stopped",
-        ) from error
+        what = "a download broke off, or its server cannot be reached or is out of order"
+        fix = "check the network and the proxy, then run the same command again: it goes on where it stopped"
+        if kind_of(error) is Kind.OFFLINE:
+            what, fix = "a file is not in the cache, and HF_HUB_OFFLINE is set", Kind.OFFLINE.value[1]
+        raise TransientFault(what, where=where, found=said(error), fix=fix) from error
 
 
 def _append_rest(url: str, name: str, part: Path) -> None:

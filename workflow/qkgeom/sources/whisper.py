@@ -6,16 +6,25 @@ is not imported. The file brings its config with it (containers/torch_zip.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from qkgeom.errors import UsageError
 from qkgeom.sources.base import Fetched, WholeFile, cache_folder, require_digest
 from qkgeom.sources.names import named, read_names
 from qkgeom.sources.web_file import size_of, web_file
 
 TABLE = Path(__file__).with_suffix(".tsv")
+_SIZE = re.compile(r"\w[\w.-]*", re.ASCII)
+
+
+def require_form(address: str) -> None:
+    """Raises a UsageError if an address is not of the form that `fetch` takes, whether or not there is such a size."""
+    if not _SIZE.fullmatch(address):
+        raise UsageError("this is not a size of openai-whisper", found=address, expected="tiny, base.en, large-v3, ...")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from qkgeom.files import write_csv
 from qkgeom.null import with_z
 from qkgeom.registry import MODELS, read_models
 from qkgeom.runs import RUNS, read_runs
+from qkgeom.settings import read_preset
 
 
 def command(
@@ -26,6 +27,7 @@ def command(
 ) -> None:
     """Put the scores of several models in one table and summarise them per model; likewise the loss curves of runs."""
     set_up_logging()
+    read_preset(preset)  # it exists
     trained = read_runs(preset, runs)
     folders = run or []
     rows = read_models(models) | {model.model: model for each in trained.values() for model in each.models(preset)}

@@ -37,3 +37,5 @@ def command(
         unscored.clear(folder)
         cleared.append(name)
     sys.stdout.write(f"cleared: {', '.join(cleared)}; run snakemake again\n" if cleared else "no failed model to clear\n")
+    if healthy := [name for name in dict.fromkeys(models or ()) if name not in cleared]:
+        sys.stdout.write(f"left as they are, since they did not fail: {', '.join(healthy)}\n")

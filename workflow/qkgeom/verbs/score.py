@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from qkgeom import artifacts, unscored
+from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
 from qkgeom.device import choose_device, take_free_gpu
 from qkgeom.dropping import drop
-from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
-from qkgeom.scoring import Row, score_artifact, write_scores
+from qkgeom.errors import ModelFault, TransientFault, UsageError
+from qkgeom.scoring import score_artifact, write_scores
+from qkgeom.scratch import scratch_folder
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores
+from qkgeom.stored import score_in_place, score_stored
 from qkgeom.untrained import rows_with_z
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def command(
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
             fix = "score several artifacts with --in-place, and other models one at a time"
             raise UsageError("these options do not go together", found=found, fix=fix)
-        _score_several([artifacts.find(each) for each in targets], scored, keep_weights)
+        score_in_place([artifacts.find(each) for each in targets], scored, keep_weights)
         return
     target = targets[0]
     folder = artifacts.find(target)
@@ -91,18 +91,18 @@ def command(
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
         in_pipeline = output is not None and output.resolve() == (folder / "scores.csv").resolve()
         recorded = (ModelFault, TransientFault) if record_outage else ModelFault
-        rows = _score_stored(folder, scored, recorded if in_pipeline else ())
+        rows = score_stored(folder, scored, recorded if in_pipeline else ())
     else:
-        with tempfile.TemporaryDirectory(prefix="qkgeom-") as temporary:
+        with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
                 logger.warning("there is no path %s here, so it is taken as the model hub's hf:%s", target, target)
             how = {"part": part, "architecture": architecture, "heads": heads_from(n_head, n_kv_head)}
             models = {_name(target): None} | ({f"{_name(target)}+{_name(adapter)}": adapter} if adapter else {})
             rows = []
-            for number, (model, merged) in enumerate(models.items()):
-                folder = Path(temporary) / str(number)
+            for model, merged in reversed(models.items()):  # the adapter's faults show before the base has moved
+                folder = temporary / ("merged" if merged else "base")
                 acquire(target, folder, model, adapter=merged, **how)
-                rows += scored(folder, progress=partial(track, label="score"))
+                rows[:0] = scored(folder, progress=partial(track, label="score"))
     if null:
         rows = rows_with_z(rows)
     if output:
@@ -113,50 +113,6 @@ def command(
         print_scores(rows)
     if is_artifact and not keep_weights:
         drop(folder, artifacts.read_manifest(folder))
-
-
-def _score_several(folders: Sequence[Path], scored: Callable[..., list[Row]], keep_weights: bool) -> None:
-    """Scores artifacts in place; one that cannot be scored stops no other.
-
-    Raises:
-        TransientFault: names those that could not be scored.
-    """
-    faults = []
-    for folder in folders:
-        try:
-            write_scores(folder / "scores.csv", _score_stored(folder, scored, ModelFault))
-            if not keep_weights:
-                drop(folder, artifacts.read_manifest(folder))
-        except QkgeomError as fault:
-            logger.error("%s: %s", folder, fault)
-            faults.append((folder, fault))
-    if faults:
-        raise TransientFault(
-            f"{len(faults)} of {len(folders)} artifacts could not be scored",
-            where=", ".join(str(folder) for folder, _ in faults),
-            found="; ".join(fault.what for _, fault in faults),
-            fix="mend them, or delete their manifests to extract them again; then run it again",
-        )
-
-
-def _score_stored(
-    folder: Path, scored: Callable[..., list[Row]], recorded: type[QkgeomError] | tuple[type[QkgeomError], ...]
-) -> list[Row]:
-    """The rows of an artifact: none for a model with a fault that is recorded, which a pipeline goes on without."""
-    manifest = artifacts.read_manifest(folder)
-    if manifest["status"] == "failed" and not recorded:
-        raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
-    if manifest["status"] != "failed":
-        try:
-            rows = scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
-        except recorded as fault:
-            unscored.record(folder, str(fault))
-            logger.error("%s cannot be scored, and the run goes on without it: %s", manifest["model"], fault)
-            return []
-        unscored.clear(folder, scored=True)
-        return rows
-    logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
-    return []
 
 
 def _name(target: str) -> str:

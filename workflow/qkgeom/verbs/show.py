@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,19 +32,20 @@ def command(
     shown = dict(list(snapshots.items())[-1:])  # of a series the last, which stands for the model
     if len(snapshots) > 1:
         _print_fields(console, {"snapshots": ", ".join(snapshots)})
-    if gone := dropped(folder, manifest):
+    gone = dropped(folder, manifest)
+    if gone:
         which = f"those of {len(gone)} of {len(snapshots)} snapshots " if len(snapshots) > 1 else ""
         _print_fields(console, {"weights": f"{which}not here: dropped; `score` fetches them again and checks their sha256"})
     for name, snapshot in (snapshots if tensors else shown).items():
         _print_fields(console, _origin(snapshot))
-        console.print(_layers(name, snapshot))
+        console.print(_layers(name, snapshot, name in gone))
         if tensors:
             sys.stdout.writelines(line + "\n" for line in _tensors(snapshot))
 
 
 def _print_fields(console: Console, fields: Mapping[str, str]) -> None:
     for label, value in fields.items():
-        console.print(f"[bold]{label:<20}[/bold]", end="")
+        console.print(f"[bold]{label:<19}[/bold] ", end="")
         console.print(value, markup=False)
 
 
@@ -62,17 +64,28 @@ def _head(manifest: Mapping) -> dict[str, str]:
 def _origin(snapshot: Mapping) -> dict[str, str]:
     size = {name: f"{count / 1e6:,.1f} MB" for name, count in snapshot["bytes"].items()}
     return {
-        **{f"source {key}": str(value) for key, value in snapshot["source"].items() if key != "files"},
+        **_source("source", {key: value for key, value in snapshot["source"].items() if key != "adapter"}),
+        **_source("adapter", snapshot["source"].get("adapter", {})),
         "bytes": f"checkpoint {size['checkpoint']}, read {size['read']}, stored {size['stored']}",
         "made with": ", ".join(f"{name} {number}" for name, number in snapshot["versions"].items()),
     }
 
 
-def _layers(name: str, snapshot: Mapping) -> Table:
+def _source(label: str, source: Mapping) -> dict[str, str]:
+    """Where a checkpoint or adapter comes from; of an adapter also the ranks and scalings, with their number of tensors."""
+    fields = {
+        f"{label} {key.replace('_', ' ')}": str(value) for key, value in source.items() if key not in ("files", "tensors")
+    }
+    products = Counter(f"rank {each['rank']}, scaling {each['scaling']:g}" for each in source.get("tensors", {}).values())
+    added = "; ".join(f"{count} of {product}" for product, count in products.items())
+    return {**fields, **({f"{label} products": added} if added else {})}
+
+
+def _layers(name: str, snapshot: Mapping, gone: bool) -> Table:
     from rich.table import Table
 
     columns = ("layers", "d_model", "query heads", "key heads", "d_head", "read as", "stored as")
-    table = Table(*columns, title=f"{name}: {snapshot['file']}")
+    table = Table(*columns, title=f"{name}: {'no file, weights dropped' if gone else snapshot['file']}")
     for first, last, layer in _runs(snapshot["layers"]):
         read = ", ".join(sorted({record["dtype"] for record in layer["read"].values()}))
         stored = ", ".join(sorted({record["dtype"] for record in layer["stored"].values()}))

@@ -1,0 +1,60 @@
+"""Scores of artifacts for the pipeline, in which no model's fault may stop the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from qkgeom import artifacts, unscored
+from qkgeom.console import track
+from qkgeom.dropping import drop
+from qkgeom.errors import ModelFault, QkgeomError, TransientFault
+from qkgeom.scoring import Row, write_scores
+
+logger = logging.getLogger(__name__)
+
+
+def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], keep_weights: bool) -> None:
+    """Scores artifacts in place; one that cannot be scored stops no other.
+
+    Raises:
+        TransientFault: names those that could not be scored.
+    """
+    faults = []
+    for folder in folders:
+        try:
+            write_scores(folder / "scores.csv", score_stored(folder, scored, ModelFault))
+            if not keep_weights:
+                drop(folder, artifacts.read_manifest(folder))
+        except QkgeomError as fault:
+            logger.error("%s: %s", folder, fault)
+            faults.append((folder, fault))
+    if faults:
+        raise TransientFault(
+            f"{len(faults)} of {len(folders)} artifacts could not be scored",
+            where=", ".join(str(folder) for folder, _ in faults),
+            found="; ".join(fault.what for _, fault in faults),
+            fix="mend them, or delete their manifests to extract them again; then run it again",
+        )
+
+
+def score_stored(
+    folder: Path, scored: Callable[..., list[Row]], recorded: type[QkgeomError] | tuple[type[QkgeomError], ...]
+) -> list[Row]:
+    """The rows of an artifact: none for a model with a fault that is recorded, which a pipeline goes on without."""
+    manifest = artifacts.read_manifest(folder)
+    if manifest["status"] == "failed" and not recorded:
+        raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
+    if manifest["status"] != "failed":
+        try:
+            rows = scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
+        except recorded as fault:
+            unscored.record(folder, str(fault))
+            logger.error("%s cannot be scored, and the run goes on without it: %s", manifest["model"], fault)
+            return []
+        unscored.clear(folder, scored=True)
+        return rows
+    logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
+    return []
