@@ -43,18 +43,25 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], ke
 def score_stored(
     folder: Path, scored: Callable[..., list[Row]], recorded: type[QkgeomError] | tuple[type[QkgeomError], ...]
 ) -> list[Row]:
-    """The rows of an artifact: none for a model with a fault that is recorded, which a pipeline goes on without."""
+    """The rows of an artifact: none for a model with a fault that is recorded, which a pipeline goes on without.
+
+    Args:
+        folder: the artifact.
+        scored: gives its rows.
+        recorded: faults that are recorded and not raised.
+    """
     manifest = artifacts.read_manifest(folder)
-    if manifest["status"] == "failed" and not recorded:
-        raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
-    if manifest["status"] != "failed":
-        try:
-            rows = scored(folder, progress=partial(track, label=f"score {manifest['model']}"))
-        except recorded as fault:
-            unscored.record(folder, str(fault))
-            logger.error("%s cannot be scored, and the run goes on without it: %s", manifest["model"], fault)
-            return []
-        unscored.clear(folder, scored=True)
-        return rows
-    logger.warning("%s was not extracted, so it has no scores: %s", manifest["model"], manifest["reason"])
-    return []
+    model = manifest["model"]
+    if manifest["status"] == "failed":
+        if not recorded:
+            raise ModelFault("this model was not extracted, so it has no scores", where=folder, found=manifest["reason"])
+        logger.warning("%s was not extracted, so it has no scores: %s", model, manifest["reason"])
+        return []
+    try:
+        rows = scored(folder, progress=partial(track, label=f"score {model}"))
+    except recorded as fault:
+        unscored.record(folder, str(fault))
+        logger.error("%s cannot be scored, and the run goes on without it: %s", model, fault)
+        return []
+    unscored.clear(folder, scored=True)
+    return rows
