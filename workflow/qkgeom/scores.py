@@ -181,6 +181,12 @@ def _from_moments(moments: Moments, exponent: int) -> tuple[Score, bool]:
     return Score(symmetry, directionality, excess, fro_norm, R.number, C.number, "ok"), trusted
 
 
+def outlier_threshold(norms: np.ndarray) -> float:
+    """The norm beyond which a row or a column is an outlier: infinite where all are equal up to rounding."""
+    std = norms.std(ddof=1) if norms.size > 1 else 0.0
+    return norms.mean() + GAMMA * std if std > EQUAL_NORMS * norms.mean() else math.inf
+
+
 @dataclass(frozen=True)
 class _Outliers:
     """The norms beyond the threshold: their sum, the sum of their excess over it, and their number.
@@ -202,9 +208,9 @@ class _Outliers:
         mean, std = norms.mean(), norms.std(ddof=1) if norms.size > 1 else 0.0
         typical = np.sqrt((error**2).mean())
         sure = bool(abs(std - EQUAL_NORMS * mean) > SAFETY * typical)
-        if std <= EQUAL_NORMS * mean:
+        threshold = outlier_threshold(norms)
+        if math.isinf(threshold):
             return cls(0.0, 0.0, 0, 0.0, sure)
-        threshold = mean + GAMMA * std
         beyond = norms > threshold
         sure = sure and bool((np.abs(norms - threshold) > SAFETY * error).all())
         outliers = norms[beyond]

@@ -16,7 +16,7 @@ import numpy as np
 
 from qkgeom.files import whole_file
 from qkgeom.products import as_float64
-from qkgeom.scores import EQUAL_NORMS, GAMMA, layer_factors
+from qkgeom.scores import layer_factors, outlier_threshold
 
 if TYPE_CHECKING:
     import torch
@@ -104,12 +104,6 @@ def write_norms(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes an artifact's norms, for numpy.load to read."""
     with whole_file(folder / NORMS) as temporary:
         np.savez(temporary, **arrays)
-
-
-def outlier_threshold(norms: np.ndarray) -> float:
-    """The norm beyond which a row or a column is an outlier: infinite where all are equal up to rounding."""
-    std = norms.std(ddof=1) if norms.size > 1 else 0.0
-    return norms.mean() + GAMMA * std if std > EQUAL_NORMS * norms.mean() else math.inf
 
 
 def _decomposed(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, np.ndarray, int]:

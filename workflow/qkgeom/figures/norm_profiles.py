@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from qkgeom.figures._example import read_example
 from qkgeom.figures._style import COLOURS, NEGATIVE, WIDTH, say
 from qkgeom.rendering import ROLES, Inputs, short_number
-from qkgeom.scores import layer_factors
+from qkgeom.scores import layer_factors, outlier_threshold
 from qkgeom.scoring import to_torch
-from qkgeom.structure import norms_of, outlier_threshold
+from qkgeom.structure import norms_of
 
 PAPER = "none"
 CAPTION = (
