@@ -14,6 +14,7 @@ rule extract:
     retries: TRIES - 1
     conda:
         CONDA
+    localrule: SETTINGS.download_here
     threads: 1
     resources:
         mem_mb=2000,

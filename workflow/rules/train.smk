@@ -11,6 +11,7 @@ rule tokenizer:
         f"{OUT}/benchmarks/tokenizer/tokenizer.tsv"
     conda:
         CONDA
+    localrule: SETTINGS.download_here
     threads: 1
     resources:
         mem_mb=2000,
@@ -35,6 +36,7 @@ rule corpus:
         f"{OUT}/benchmarks/corpus/{{corpus}}.tsv"
     conda:
         CONDA
+    localrule: SETTINGS.download_here
     threads: SETTINGS.threads
     resources:
         mem_mb=corpus_resource(4000, 2000),

@@ -1,0 +1,196 @@
+"""The pipeline on a real SLURM: a private cluster of one node, whose jobs are cancelled, run out of memory, and lose their node."""
+
+import csv
+import os
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+import yaml
+
+import slurm_cluster
+from project import ROOT, Project
+from slurm_cluster import running_cluster, wait_until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.slow,
+    pytest.mark.timeout(720),
+    pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing()),
+]
+
+RUN = "mini.vit.s0"
+TRAINING = """
+training:
+  runs_per_job: 1
+  require_margins: false
+  corpora: {vocab_size: 400, longest: 20000}
+  defaults:
+    {dropout: 0.0, init_std: 0.07, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01,
+     log_every: 2, save_every: 6}
+  families:
+    vit: {d_model: 16, n_head: 2, length: 4, heldout_batches: 2}
+"""
+MODELS = ("tiny-enc", "tiny-dec", RUN)
+TARGETS = [f"results/mini/{name}" for name in ("tables/symmetry_scores.csv", "figures/scores_language.pdf")]
+GPU = {"train_0", "score_0", "score_tiny-enc", "score_tiny-dec"}
+CPU = {f"extract_{model}" for model in MODELS} | {"collect", "table_symmetry_scores", "figure_scores_language"}
+MEMORY = {"train": "3000M", "score": "4000M", "extract": "2000M", "collect": "1000M", "table": "1000M", "figure": "1500M"}
+TOO_LITTLE = 300  # MB, which PyTorch alone exceeds
+
+
+def create(folder):
+    """A project of two published models and one run."""
+    project = Project.create(folder)
+    header, *rows = (ROOT / "workflow/runs.tsv").read_text().splitlines()
+    [vit] = [row.split("\t") for row in rows if row.startswith("vit\t")]
+    project.write("workflow/runs.tsv", "\n".join([header, "\t".join([*vit[:-2], "0", "mini"])]) + "\n")
+    project.append("workflow/presets/mini.yaml", TRAINING)
+    return project
+
+
+def fill_in_the_site(project, scratch):
+    """What a user edits in the profile, and for the test: quicker polls, GPU jobs that compute on the CPU, a memory too small."""
+    profile = yaml.safe_load((project.folder / "profiles/slurm/config.yaml").read_text())
+    profile["default-resources"]["tmpdir"] = f"'{scratch}/$SLURM_JOB_ID'"
+    profile["set-resources"]["gpu_jobs"] |= {"gpu_model": "'model_x'", "device": "'cpu'"}
+    profile["set-resources"]["score"] = {
+        "mem_mb": f"{TOO_LITTLE} if attempt == 1 and wildcards.model == 'tiny-enc' else 4000"
+    }
+    profile |= {"slurm-init-seconds-before-status-checks": 2, "seconds-between-status-checks": 2, "latency-wait": 10}
+    project.write("profiles/slurm/config.yaml", yaml.safe_dump(profile))
+
+
+class Story:
+    """A run on the cluster to which all happens that can: the jobs by rule and wildcard, and what the node was seen to do."""
+
+    def __init__(self, folder):
+        self.project = create(folder / "cluster")
+        self.scratch = folder / "scratch"
+        fill_in_the_site(self.project, self.scratch)
+        self.jobs = defaultdict(list)
+        with running_cluster() as self.cluster, (folder / "output").open("w+") as output:
+            command = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", *TARGETS]
+            command += ["--config", "device=cuda"]
+            env = {**os.environ, **self.cluster.environment, "OMP_NUM_THREADS": "1"}
+            env.pop("PYTHONPATH", None)
+            self.run = subprocess.Popen(command, cwd=self.project.folder, env=env, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                self.disturb()
+                self.run.wait(600)
+            finally:
+                self.run.kill()
+                self.run.wait()
+                output.seek(0)
+                self.output = output.read()
+                self.show()
+            for job in self.cluster.jobs():
+                self.jobs[job["Comment"].removeprefix("rule_").replace("_wildcards", "")].append(job)
+
+    def disturb(self):
+        """Cancels the training job while it runs, takes the node away, and gives it back once everything waits for it."""
+        train = wait_until(lambda: self.seen("RUNNING", "rule_train_0"), 60)
+        self.cluster.run("scancel", train[0]["JobId"])
+        self.cluster.run("scontrol", "update", "nodename=node", "state=drain", "reason=test")
+        wait_until(lambda: self.cluster.node_state() == "drained", 60)
+        self.waiting = wait_until(lambda: self.seen("PENDING", "rule_train_0"), 60)
+        self.ran_meanwhile = self.seen("RUNNING")
+        self.cluster.run("scontrol", "update", "nodename=node", "state=resume")
+
+    def show(self):
+        """For the message of a failed test: the ends of what Snakemake and the failed jobs said."""
+        logs = sorted((self.project.folder / ".snakemake/slurm_logs").rglob("*.log"))
+        sys.stdout.write(self.output[-10000:] + "".join(f"\n{log}:\n{log.read_text()[-1500:]}" for log in logs))
+
+    def seen(self, state, comment=""):
+        assert self.run.poll() is None, "snakemake ended too early"
+        return [job for job in self.cluster.jobs() if job["JobState"] == state and job["Comment"].startswith(comment)]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    return Story(tmp_path_factory.mktemp("slurm"))
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    project = create(tmp_path_factory.mktemp("local") / "project")
+    project.run(*TARGETS, OMP_NUM_THREADS="1")
+    return project
+
+
+def states(jobs):
+    return [job["JobState"] for job in jobs]
+
+
+def test_the_workflow_finishes(story):
+    assert story.run.returncode == 0
+    assert [target for target in TARGETS if not (story.project.folder / target).stat().st_size] == []
+    assert set(story.jobs) == GPU | CPU
+    assert {jobs[-1]["JobState"] for jobs in story.jobs.values()} == {"COMPLETED"}
+
+
+def test_jobs_with_a_gpu_and_jobs_without(story):
+    for name, jobs in story.jobs.items():
+        for job in jobs:
+            asked = job.get("TresPerJob"), job["Partition"]
+            assert asked == (("gres:gpu:model_x:1", "gpu") if name in GPU else (None, "cpu")), name
+
+
+def test_memory_and_time_of_the_rules_reach_slurm(story):
+    for name, jobs in story.jobs.items():
+        assert jobs[-1]["MinMemoryNode"] == MEMORY[name.split("_")[0]], name
+    assert story.jobs["train_0"][-1]["TimeLimit"] == "10:00:00"
+
+
+def test_a_cancelled_job_is_submitted_again(story):
+    assert states(story.jobs["train_0"]) == ["CANCELLED", "COMPLETED"]
+
+
+def test_a_job_that_exceeds_its_memory_is_submitted_again_with_more(story):
+    jobs = story.jobs["score_tiny-enc"]
+    assert len(jobs) == 2 and jobs[0]["JobState"] in ("FAILED", "CANCELLED", "OUT_OF_MEMORY")
+    assert [job["MinMemoryNode"] for job in jobs] == [f"{TOO_LITTLE}M", "4000M"]
+    logs = story.project.folder / ".snakemake/slurm_logs/rule_score/tiny-enc"
+    assert "exceeded memory limit" in (logs / f"{jobs[0]['JobId']}.log").read_text()
+
+
+def test_nothing_else_ran_twice(story):
+    assert {name for name, jobs in story.jobs.items() if len(jobs) > 1} == {"train_0", "score_tiny-enc"}
+
+
+def test_jobs_wait_for_a_drained_node(story):
+    assert story.waiting and not story.ran_meanwhile
+    assert states(story.jobs["train_0"])[-1] == "COMPLETED"
+
+
+def test_temporary_files_lie_where_the_profile_says(story):
+    ids = {job["JobId"] for jobs in story.jobs.values() for job in jobs}
+    assert ids >= {path.name for path in story.scratch.iterdir() if path.name.isdigit()} >= {
+        jobs[-1]["JobId"] for jobs in story.jobs.values()
+    }
+
+
+def test_scores_and_tables_equal_a_local_runs(story, local):
+    for model in MODELS:
+        here, there = (read(each.folder / f"results/models/{model}/scores.csv") for each in (local, story.project))
+        assert here and [list(row) for row in here] == [list(row) for row in there]
+        for one, other in zip(here, there, strict=True):
+            for column, cell in one.items():
+                assert other[column] == (pytest.approx(float(cell), abs=1e-6) if is_number(cell) else cell), (model, column)
+    for end in (".csv", ".md", ".tex"):
+        name = TARGETS[0].replace(".csv", end)
+        assert (local.folder / name).read_text() == (story.project.folder / name).read_text()
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def is_number(cell):
+    try:
+        return bool(float(cell)) or True
+    except ValueError:
+        return False
