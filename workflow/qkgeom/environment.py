@@ -19,6 +19,12 @@ def prepare_jobs(workflow: Path) -> None:
     _put_first("PYTHONPATH", str(workflow))
 
 
+def expand_hf_home() -> None:
+    """Lets HF_HOME lie in a job's own folder, as `$TMPDIR/huggingface`: not every library that reads it expands it."""
+    if "HF_HOME" in os.environ:
+        os.environ["HF_HOME"] = os.path.expandvars(os.environ["HF_HOME"])
+
+
 def _put_first(variable: str, folder: str) -> None:
     present = os.environ.get(variable, "").split(os.pathsep)
     os.environ[variable] = os.pathsep.join([folder, *(each for each in present if each and each != folder)])

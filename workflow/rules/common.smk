@@ -255,4 +255,9 @@ def place_jobs():
 
 def value_if_needed(need, value, otherwise):
     """A resource that is `value` for jobs whose `need` is not 0; all three are Snakemake's Resource."""
-    return lambda wildcards, **job: (value if need.evaluate(wildcards, **job).value else otherwise).evaluate(wildcards, **job).value
+
+    def choose(wildcards, **job):
+        needed = need.evaluate(wildcards, **job).value
+        return (value if needed else otherwise).evaluate(wildcards, **job).value
+
+    return choose

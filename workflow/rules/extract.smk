@@ -12,14 +12,14 @@ rule extract:
     benchmark:
         f"{OUT}/benchmarks/extract/{{model}}.tsv"
     retries: TRIES - 1
+    localrule: SETTINGS.download_here
     conda:
         CONDA
-    localrule: SETTINGS.download_here
     threads: 1
     resources:
         mem_mb=2000,
         runtime=60,
-        hub_slots=1,
+        hub_slots=lambda wildcards: int(wildcards.model not in TRAINED),
         outage=outage,
     params:
         folder=subpath(output.manifest, parent=True),

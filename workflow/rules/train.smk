@@ -9,9 +9,9 @@ rule tokenizer:
         f"{OUT}/logs/tokenizer/tokenizer.log",
     benchmark:
         f"{OUT}/benchmarks/tokenizer/tokenizer.tsv"
+    localrule: SETTINGS.download_here
     conda:
         CONDA
-    localrule: SETTINGS.download_here
     threads: 1
     resources:
         mem_mb=2000,
@@ -34,9 +34,9 @@ rule corpus:
         f"{OUT}/logs/corpus/{{corpus}}.log",
     benchmark:
         f"{OUT}/benchmarks/corpus/{{corpus}}.tsv"
+    localrule: SETTINGS.download_here
     conda:
         CONDA
-    localrule: SETTINGS.download_here
     threads: SETTINGS.threads
     resources:
         mem_mb=corpus_resource(4000, 2000),
