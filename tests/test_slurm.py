@@ -91,7 +91,7 @@ class Story:
                 self.jobs[job["Comment"].removeprefix("rule_").replace("_wildcards", "")].append(job)
 
     def disturb(self):
-        """Cancels the training job while it runs, takes the node away, and gives it back once everything waits for it."""
+        """Cancels a job while it runs, drains the node until everything waits for it, and lets it fail under another job."""
         train = wait_until(lambda: self.seen("RUNNING", "rule_train_0"), 120)
         self.cluster.run("scancel", train[0]["JobId"])
         self.cluster.run("scontrol", "update", "nodename=node", "state=drain", "reason=test")
@@ -99,6 +99,11 @@ class Story:
         self.waiting = wait_until(lambda: self.seen("PENDING", "rule_train_0"), 120)
         self.ran_meanwhile = self.seen("RUNNING")
         self.cluster.run("scontrol", "update", "nodename=node", "state=resume")
+        collect = wait_until(lambda: self.seen("RUNNING", "rule_collect"), 300)[0]["JobId"]
+        self.cluster.run("scontrol", "update", "nodename=node", "state=down", "reason=test")
+        wait_until(lambda: self.seen("PENDING", "rule_collect"), 60)
+        self.cluster.run("scontrol", "update", "nodename=node", "state=resume")
+        self.cluster.run("scontrol", "update", f"jobid={collect}", "starttime=now")  # SLURM would wait two minutes
 
     def show(self):
         """For the message of a failed test: the ends of what Snakemake and the failed jobs said."""
@@ -182,6 +187,11 @@ def test_nothing_else_ran_twice(story):
 def test_jobs_wait_for_a_drained_node(story):
     assert story.waiting and not story.ran_meanwhile
     assert states(story.jobs["train_0"])[-1] == "COMPLETED"
+
+
+def test_slurm_starts_a_job_of_a_failed_node_again(story):
+    [job] = story.jobs["collect"]
+    assert (job["Restarts"], job["JobState"]) == ("1", "COMPLETED")
 
 
 def test_temporary_files_lie_where_the_profile_says(story):
