@@ -172,8 +172,9 @@ def test_a_job_that_exceeds_its_memory_is_submitted_again_with_more(story):
     jobs = story.jobs["score_tiny-enc"]
     assert len(jobs) == 2 and jobs[0]["JobState"] in ("FAILED", "CANCELLED", "OUT_OF_MEMORY")
     assert megabytes(jobs[0]) == TOO_LITTLE < megabytes(jobs[1])
-    logs = story.project.folder / ".snakemake/slurm_logs/rule_score/tiny-enc"
-    assert "exceeded memory limit" in (logs / f"{jobs[0]['JobId']}.log").read_text()
+    log = story.project.folder / f".snakemake/slurm_logs/rule_score/tiny-enc/{jobs[0]['JobId']}.log"
+    assert "exceeded memory limit" in log.read_text()
+    assert "Trying to restart" not in log.read_text(), "in a job with as little memory"
 
 
 def test_downloads_on_the_machine_that_runs_snakemake_are_no_jobs(story):

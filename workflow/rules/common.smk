@@ -46,6 +46,7 @@ OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
 PLACES = {"gpu_jobs": "gpu", "network_jobs": "hub_slots"}  # a profile's name for the jobs that need this resource
 TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
+RETRIES = 0 if workflow.remote_exec else TRIES - 1  # a cluster's job leaves its next try to who submitted it, with more memory
 GPUS = gpu_slots(SETTINGS.device)
 GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)

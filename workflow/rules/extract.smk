@@ -11,7 +11,7 @@ rule extract:
         f"{OUT}/logs/extract/{{model}}.log",
     benchmark:
         f"{OUT}/benchmarks/extract/{{model}}.tsv"
-    retries: TRIES - 1
+    retries: RETRIES
     localrule: SETTINGS.download_here
     conda:
         CONDA
