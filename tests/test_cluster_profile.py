@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 
 import pytest
 import yaml
@@ -10,7 +11,10 @@ from project import ROOT, Project
 from qkgeom import cli
 
 PROFILE = "profiles/slurm/config.yaml"
-PLACES = {"gpu_jobs": {"slurm_partition": "'fast'", "gpu_model": "'a100'"}, "network_jobs": {"slurm_partition": "'transfer'"}}
+PLACES = {
+    "gpu_jobs": {"slurm_partition": "'fast'", "gpu_model": "'a100'", "mem_mb": "7000 * attempt"},
+    "network_jobs": {"slurm_partition": "'transfer'"},
+}
 TRAINING = """
 training:
   runs_per_job: 1
@@ -26,9 +30,7 @@ training:
 def project(tmp_path_factory):
     """Two published models and a run; the profile's site is filled in."""
     project = Project.create(tmp_path_factory.mktemp("profile") / "project")
-    header, *rows = (ROOT / "workflow/runs.tsv").read_text().splitlines()
-    [run] = [row.split("\t") for row in rows if row.startswith("encoder-2l-reference\t")]
-    project.write("workflow/runs.tsv", "\n".join([header, "\t".join([*run[:-2], "0", "mini"])]) + "\n")
+    project.write_runs("encoder-2l-reference")
     project.append("workflow/presets/mini.yaml", TRAINING)
     profile = yaml.safe_load((project.folder / PROFILE).read_text())
     profile["default-resources"] |= {"slurm_account": "'ours'", "slurm_partition": "'main'"}
@@ -62,6 +64,7 @@ def test_jobs_go_where_the_profile_says(project):
     }
     assert {name for name, job in jobs.items() if job.get("gpu") == "1"} == gpu
     assert {name for name, job in jobs.items() if job.get("gpu_model") == "a100"} == gpu
+    assert {name for name, job in jobs.items() if job["mem_mb"] == "7000"} == gpu
     assert {job["slurm_account"] for job in jobs.values()} == {"ours"}
 
 
@@ -93,8 +96,12 @@ def test_the_profile_as_it_comes_is_usable(tmp_path):
     assert not any({"slurm_account", "gpu_model"} & set(job) for job in jobs.values())
 
 
-def test_hf_home_in_the_jobs_own_folder(monkeypatch, tmp_path):
+@pytest.mark.parametrize("set_here", [True, False])
+def test_hf_home_in_the_jobs_own_folder(monkeypatch, tmp_path, set_here):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    if not set_here:
+        monkeypatch.delenv("TMPDIR")
     monkeypatch.setenv("HF_HOME", "$TMPDIR/huggingface")
     monkeypatch.setattr(cli, "app", lambda: None)
     cli.main()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import slurm_cluster
-from project import ROOT, Project
+from project import Project
 from slurm_cluster import running_cluster, wait_until
 
 pytestmark = [
@@ -44,9 +44,7 @@ TOO_LITTLE = 300  # MB, which PyTorch alone exceeds
 def create(folder):
     """A project of two published models and one run."""
     project = Project.create(folder)
-    header, *rows = (ROOT / "workflow/runs.tsv").read_text().splitlines()
-    [vit] = [row.split("\t") for row in rows if row.startswith("vit\t")]
-    project.write("workflow/runs.tsv", "\n".join([header, "\t".join([*vit[:-2], "0", "mini"])]) + "\n")
+    project.write_runs("vit")
     project.append("workflow/presets/mini.yaml", TRAINING)
     return project
 
