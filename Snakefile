@@ -32,6 +32,9 @@ include: "workflow/rules/score.smk"
 include: "workflow/rules/render.smk"
 
 
+place_jobs()
+
+
 rule all:
     """Everything of the preset: scores, figures, tables, and the check that names what is missing."""
     default_target: True

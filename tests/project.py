@@ -57,6 +57,12 @@ class Project:
             rows = list(csv.DictReader(file, delimiter="\t"))
         self.write_models([*rows, row(**cells)])
 
+    def write_runs(self, *names: str) -> None:
+        """Puts these rows of the project's runs.tsv in preset `mini`, with seed 0."""
+        header, *rows = (ROOT / "workflow/runs.tsv").read_text().splitlines()
+        chosen = ["\t".join([*row.split("\t")[:-2], "0", "mini"]) for row in rows if row.split("\t")[0] in names]
+        self.write("workflow/runs.tsv", "\n".join([header, *chosen]) + "\n")
+
     def snakemake(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
         env = {**os.environ, **environment}

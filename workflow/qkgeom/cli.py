@@ -9,6 +9,7 @@ import sys
 import typer
 
 from qkgeom import verbs
+from qkgeom.environment import expand_hf_home
 from qkgeom.errors import QkgeomError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ for _module in pkgutil.iter_modules(verbs.__path__):
 
 def main() -> None:
     """Runs a verb; an error of ours becomes one message on stderr and an exit code."""
+    expand_hf_home()
     try:
         app()
     except QkgeomError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -17,6 +18,13 @@ def prepare_jobs(workflow: Path) -> None:
     """
     _put_first("PATH", str(Path(sys.executable).parent))
     _put_first("PYTHONPATH", str(workflow))
+
+
+def expand_hf_home() -> None:
+    """Lets HF_HOME lie in a job's own folder, as `$TMPDIR/huggingface`: not every library that reads it expands it."""
+    if "HF_HOME" in os.environ:
+        os.environ.setdefault("TMPDIR", tempfile.gettempdir())
+        os.environ["HF_HOME"] = os.path.expandvars(os.environ["HF_HOME"])
 
 
 def _put_first(variable: str, folder: str) -> None:

@@ -34,6 +34,7 @@ class Settings:
     only: tuple[str, ...]
     package_index: bool
     hub_slots: int
+    download_here: bool
     jigsaw_zip: str
     examples: Mapping[str, Example]
     training: Mapping[str, Mapping[str, object]]

@@ -1,5 +1,6 @@
 """Configuration, the choice of models, and every helper function of the rules. No rule is defined here."""
 
+import itertools
 import re
 import shlex
 import sys
@@ -43,7 +44,9 @@ except QkgeomError as error:
 COLLECTED = ("scores", "summary", "losses", "runs")
 OUT = f"results/{SETTINGS.preset}"
 CONDA = "../../envs/conda.yaml"
+PLACES = {"gpu_jobs": "gpu", "network_jobs": "hub_slots"}  # a profile's name for the jobs that need this resource
 TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
+RETRIES = 0 if workflow.remote_exec else TRIES - 1  # a cluster's job leaves its next try to who submitted it, with more memory
 GPUS = gpu_slots(SETTINGS.device)
 GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
@@ -237,3 +240,25 @@ def figure_targets():
 
 def table_targets():
     return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec)]
+
+
+def place_jobs():
+    """Gives jobs that need a GPU or the network what a profile says of `gpu_jobs` and `network_jobs` in set-resources.
+
+    The rules' own names would not do: a rule's jobs need a GPU or not by device and size, and there are many `train_<n>`.
+    """
+    settings = workflow.resource_settings.overwrite_resources
+    for each, (place, need) in itertools.product(workflow.rules, PLACES.items()):
+        for name, value in settings.get(place, {}).items():
+            if name not in settings.get(each.name, {}):
+                each.resources[name] = value_if_needed(each.resources.get(need), value, each.resources.get(name))
+
+
+def value_if_needed(need, value, otherwise):
+    """A resource that is `value` for jobs whose `need` is not 0; all three are Snakemake's Resource."""
+
+    def choose(wildcards, **job):
+        needed = need.evaluate(wildcards, **job).value
+        return (value if needed else otherwise).evaluate(wildcards, **job).value
+
+    return choose

@@ -11,14 +11,15 @@ rule extract:
         f"{OUT}/logs/extract/{{model}}.log",
     benchmark:
         f"{OUT}/benchmarks/extract/{{model}}.tsv"
-    retries: TRIES - 1
+    retries: RETRIES
+    localrule: SETTINGS.download_here
     conda:
         CONDA
     threads: 1
     resources:
         mem_mb=2000,
         runtime=60,
-        hub_slots=1,
+        hub_slots=lambda wildcards: int(wildcards.model not in TRAINED),
         outage=outage,
     params:
         folder=subpath(output.manifest, parent=True),

@@ -14,7 +14,7 @@ rule score:
     wildcard_constraints:
         model="|".join(map(re.escape, PUBLISHED)),
     priority: 1  # before further downloads, so that weights that are not kept go soon
-    retries: TRIES - 1
+    retries: RETRIES
     conda:
         CONDA
     threads: SETTINGS.threads

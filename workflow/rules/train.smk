@@ -9,6 +9,7 @@ rule tokenizer:
         f"{OUT}/logs/tokenizer/tokenizer.log",
     benchmark:
         f"{OUT}/benchmarks/tokenizer/tokenizer.tsv"
+    localrule: SETTINGS.download_here
     conda:
         CONDA
     threads: 1
@@ -33,6 +34,7 @@ rule corpus:
         f"{OUT}/logs/corpus/{{corpus}}.log",
     benchmark:
         f"{OUT}/benchmarks/corpus/{{corpus}}.tsv"
+    localrule: SETTINGS.download_here
     conda:
         CONDA
     threads: SETTINGS.threads

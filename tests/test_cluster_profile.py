@@ -1,0 +1,108 @@
+"""profiles/slurm, read from dry runs: what each job would ask the cluster for. No cluster is needed."""
+
+import os
+import re
+import tempfile
+
+import pytest
+import yaml
+
+from project import ROOT, Project
+from qkgeom import cli
+
+PROFILE = "profiles/slurm/config.yaml"
+PLACES = {
+    "gpu_jobs": {"slurm_partition": "'fast'", "gpu_model": "'a100'", "mem_mb": "7000 * attempt"},
+    "network_jobs": {"slurm_partition": "'transfer'"},
+}
+TRAINING = """
+training:
+  runs_per_job: 1
+  require_margins: false
+  corpora: {vocab_size: 400, longest: 20000}
+  defaults: {init_std: 0.07, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01,
+    log_every: 2, save_every: 6, dropout: 0.0}
+  families: {custom: {d_model: 16, n_head: 2, length: 8, heldout_batches: 2, snapshots: [0, 12]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Two published models and a run; the profile's site is filled in."""
+    project = Project.create(tmp_path_factory.mktemp("profile") / "project")
+    project.write_runs("encoder-2l-reference")
+    project.append("workflow/presets/mini.yaml", TRAINING)
+    profile = yaml.safe_load((project.folder / PROFILE).read_text())
+    profile["default-resources"] |= {"slurm_account": "'ours'", "slurm_partition": "'main'"}
+    profile["set-resources"] = PLACES
+    project.write(PROFILE, yaml.safe_dump(profile))
+    return project
+
+
+def asked(project, *config):
+    """Rule and wildcard -> the resources that a job would ask for."""
+    text = project.run("-n", "--workflow-profile", "profiles/slurm", "--config", "package_index=true", *config)
+    jobs = {}
+    for rule, body in re.findall(r"^rule (\w+):\n((?:    .*\n)+)", text, re.MULTILINE):
+        wildcard = re.search(r"wildcards: \w+=(\S+)", body)
+        resources = dict(re.findall(r"(\w+)=([^,\n]+)", re.search(r"resources: (.*)", body)[1]))
+        jobs[f"{rule} {wildcard[1]}" if wildcard else rule] = resources
+    jobs.pop("all")
+    return jobs
+
+
+def partitions(jobs):
+    return {name: job.get("slurm_partition") for name, job in jobs.items()}
+
+
+def test_jobs_go_where_the_profile_says(project):
+    jobs = asked(project, "device=cuda")
+    gpu = {"train_0", "score_0", "score tiny-enc", "score tiny-dec"}
+    network = {f"extract {model}" for model in ("tiny-enc", "tiny-dec")}
+    assert partitions(jobs) == {
+        name: "fast" if name in gpu else "transfer" if name in network else "main" for name in partitions(jobs)
+    }
+    assert {name for name, job in jobs.items() if job.get("gpu") == "1"} == gpu
+    assert {name for name, job in jobs.items() if job.get("gpu_model") == "a100"} == gpu
+    assert {name for name, job in jobs.items() if job["mem_mb"] == "7000"} == gpu
+    assert {job["slurm_account"] for job in jobs.values()} == {"ours"}
+
+
+def test_without_gpus_no_job_asks_for_one(project):
+    jobs = asked(project, "device=cpu")
+    assert {job.get("gpu", "0") for job in jobs.values()} == {"0"}
+    assert not any("gpu_model" in job for job in jobs.values())
+    assert "fast" not in partitions(jobs).values()
+
+
+def test_what_the_profile_says_of_a_rule_itself_comes_first(project, tmp_path):
+    other = project.copy(tmp_path / "copy")
+    profile = yaml.safe_load((other.folder / PROFILE).read_text())
+    profile["set-resources"]["score"] = {"slurm_partition": "'own'"}
+    other.write(PROFILE, yaml.safe_dump(profile))
+    jobs = asked(other, "device=cuda")
+    assert (jobs["score tiny-enc"]["slurm_partition"], jobs["score_0"]["slurm_partition"]) == ("own", "fast")
+    assert jobs["score tiny-enc"]["gpu_model"] == "a100"
+
+
+def test_the_profile_as_it_comes_is_usable(tmp_path):
+    """Nothing of a site is in it but the name `gpu` of a partition, and it repeats what the default profile says."""
+    profile = yaml.safe_load((ROOT / PROFILE).read_text())
+    assert profile["executor"] == "slurm" and profile["slurm-status-command"] == "squeue"
+    default = yaml.safe_load((ROOT / "profiles/default/profile.yaml").read_text())
+    assert {key: profile.get(key) for key in default} == default, "a workflow profile replaces the default one"
+    jobs = asked(Project.create(tmp_path / "project"))
+    assert set(partitions(jobs).values()) == {None}
+    assert not any({"slurm_account", "gpu_model"} & set(job) for job in jobs.values())
+
+
+@pytest.mark.parametrize("set_here", [True, False])
+def test_hf_home_in_the_jobs_own_folder(monkeypatch, tmp_path, set_here):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    if not set_here:
+        monkeypatch.delenv("TMPDIR")
+    monkeypatch.setenv("HF_HOME", "$TMPDIR/huggingface")
+    monkeypatch.setattr(cli, "app", lambda: None)
+    cli.main()
+    assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface"

@@ -1,0 +1,212 @@
+"""The pipeline on a real SLURM of one node: jobs are cancelled, run out of memory, and lose their node."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+
+import pandas as pd
+import pytest
+import yaml
+
+import slurm_cluster
+from project import Project
+from slurm_cluster import running_cluster, wait_until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.slow,
+    pytest.mark.timeout(720),
+    pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing()),
+]
+
+RUN = "mini.vit.s0"
+TRAINING = """
+training:
+  runs_per_job: 1
+  require_margins: false
+  corpora: {vocab_size: 400, longest: 20000}
+  defaults:
+    {dropout: 0.0, init_std: 0.07, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01,
+     log_every: 2, save_every: 6}
+  families:
+    vit: {d_model: 16, n_head: 2, length: 4, heldout_batches: 2}
+"""
+HERE = "tiny-dec"  # is extracted on the machine that runs snakemake
+MODELS = ("tiny-enc", HERE, RUN)
+TARGETS = [f"results/mini/{name}" for name in ("tables/symmetry_scores.csv", "figures/scores_language.pdf")]
+GPU = {"train_0", "score_0", "score_tiny-enc", "score_tiny-dec"}
+CPU = {"extract_tiny-enc", f"extract_{RUN}", "collect", "table_symmetry_scores", "figure_scores_language"}
+TOO_LITTLE = 300  # MB, which PyTorch alone exceeds
+
+
+def create(folder):
+    """A project of two published models and one run."""
+    project = Project.create(folder)
+    project.write_runs("vit")
+    project.append("workflow/presets/mini.yaml", TRAINING)
+    return project
+
+
+def fill_in_the_site(project, scratch):
+    """What a user edits in the profile; and for the test quick polls, GPU jobs that compute on the CPU, too little memory."""
+    profile = yaml.safe_load((project.folder / "profiles/slurm/config.yaml").read_text())
+    profile["default-resources"]["tmpdir"] = f"'{scratch}/$SLURM_JOB_ID'"
+    profile["set-resources"]["gpu_jobs"] |= {"gpu_model": "'model_x'", "device": "'cpu'"}
+    profile["set-resources"]["score"] = {"mem_mb": f"{TOO_LITTLE} if attempt == 1 and wildcards.model == 'tiny-enc' else 4000"}
+    profile |= {"slurm-init-seconds-before-status-checks": 2, "seconds-between-status-checks": 2, "latency-wait": 10}
+    project.write("profiles/slurm/config.yaml", yaml.safe_dump(profile))
+
+
+class Story:
+    """A run on the cluster to which all happens that can: the jobs by rule and wildcard, and what the node was seen to do."""
+
+    def __init__(self, folder):
+        self.project = create(folder / "cluster")
+        self.scratch = folder / "scratch"
+        fill_in_the_site(self.project, self.scratch)
+        self.jobs = defaultdict(list)
+        with running_cluster() as self.cluster, (folder / "output").open("w+") as output:
+            profile = ["--workflow-profile", "profiles/slurm"]
+            download = [f"results/models/{HERE}/manifest.json", "--config", "download_here=true"]
+            self.project.run(*profile, *download, **self.cluster.environment)
+            self.jobs_of_download = self.cluster.jobs()
+            command = [sys.executable, "-m", "snakemake", *profile, *TARGETS, "--config", "device=cuda"]
+            env = {**os.environ, **self.cluster.environment, "OMP_NUM_THREADS": "1"}
+            env.pop("PYTHONPATH", None)
+            self.run = subprocess.Popen(command, cwd=self.project.folder, env=env, stdout=output, stderr=subprocess.STDOUT)
+            try:
+                self.disturb()
+                self.run.wait(600)
+            finally:
+                self.run.kill()
+                self.run.wait()
+                output.seek(0)
+                self.output = output.read()
+                self.show()
+            for job in self.cluster.jobs():
+                self.jobs[job["Comment"].removeprefix("rule_").replace("_wildcards", "")].append(job)
+
+    def disturb(self):
+        """Cancels a job while it runs, drains the node until everything waits for it, and lets it fail under another job."""
+        train = wait_until(lambda: self.seen("RUNNING", "rule_train_0"), 120)
+        self.cluster.run("scancel", train[0]["JobId"])
+        self.cluster.run("scontrol", "update", "nodename=node", "state=drain", "reason=test")
+        wait_until(lambda: self.cluster.node_state() == "drained", 120)
+        self.waiting = wait_until(lambda: self.seen("PENDING", "rule_train_0"), 120)
+        self.ran_meanwhile = self.seen("RUNNING")
+        self.cluster.run("scontrol", "update", "nodename=node", "state=resume")
+        collect = wait_until(lambda: self.seen("RUNNING", "rule_collect"), 300)[0]["JobId"]
+        self.cluster.run("scontrol", "update", "nodename=node", "state=down", "reason=test")
+        wait_until(lambda: self.seen("PENDING", "rule_collect"), 60)
+        self.cluster.run("scontrol", "update", "nodename=node", "state=resume")
+        self.cluster.run("scontrol", "update", f"jobid={collect}", "starttime=now")  # SLURM would wait two minutes
+
+    def show(self):
+        """For the message of a failed test: the ends of what Snakemake and the failed jobs said."""
+        logs = sorted((self.project.folder / ".snakemake/slurm_logs").rglob("*.log"))
+        sys.stdout.write(self.output[-10000:] + "".join(f"\n{log}:\n{log.read_text()[-1500:]}" for log in logs))
+
+    def seen(self, state, comment=""):
+        assert self.run.poll() is None, "snakemake ended too early"
+        return [job for job in self.cluster.jobs() if job["JobState"] == state and job["Comment"].startswith(comment)]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    return Story(tmp_path_factory.mktemp("slurm"))
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    project = create(tmp_path_factory.mktemp("local") / "project")
+    project.run(*TARGETS, OMP_NUM_THREADS="1")
+    return project
+
+
+def states(jobs):
+    return [job["JobState"] for job in jobs]
+
+
+def megabytes(job):
+    number, unit = job["MinMemoryNode"][:-1], job["MinMemoryNode"][-1]
+    return int(number) * {"M": 1, "G": 1024}[unit]
+
+
+def minutes(job):
+    days, hours, minutes, _ = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", job["TimeLimit"]).groups("0")
+    return (int(days) * 24 + int(hours)) * 60 + int(minutes)
+
+
+def test_the_workflow_finishes(story):
+    assert story.run.returncode == 0
+    assert [target for target in TARGETS if not (story.project.folder / target).stat().st_size] == []
+    assert set(story.jobs) == GPU | CPU
+    assert {jobs[-1]["JobState"] for jobs in story.jobs.values()} == {"COMPLETED"}
+
+
+def test_jobs_with_a_gpu_and_jobs_without(story):
+    for name, jobs in story.jobs.items():
+        for job in jobs:
+            asked = job.get("TresPerJob"), job["Partition"]
+            assert asked == (("gres:gpu:model_x:1", "gpu") if name in GPU else (None, "cpu")), name
+
+
+def test_memory_and_time_of_the_rules_reach_slurm(story):
+    stated = defaultdict(list)
+    for rule, body in re.findall(r"^rule (\w+):\n((?:    .*\n)+)", story.output, re.MULTILINE):
+        wildcard = re.search(r"wildcards: \w+=(\S+)", body)
+        name = f"{rule}_{wildcard[1]}" if wildcard else rule
+        stated[name].append([int(re.search(rf"\b{each}=(\d+)", body)[1]) for each in ("mem_mb", "runtime")])
+    assert stated == {name: [[megabytes(job), minutes(job)] for job in jobs] for name, jobs in story.jobs.items()}
+
+
+def test_a_cancelled_job_is_submitted_again(story):
+    assert states(story.jobs["train_0"]) == ["CANCELLED", "COMPLETED"]
+
+
+def test_a_job_that_exceeds_its_memory_is_submitted_again_with_more(story):
+    jobs = story.jobs["score_tiny-enc"]
+    assert len(jobs) == 2 and jobs[0]["JobState"] in ("FAILED", "CANCELLED", "OUT_OF_MEMORY")
+    assert megabytes(jobs[0]) == TOO_LITTLE < megabytes(jobs[1])
+    log = story.project.folder / f".snakemake/slurm_logs/rule_score/tiny-enc/{jobs[0]['JobId']}.log"
+    assert "exceeded memory limit" in log.read_text()
+    assert "Trying to restart" not in log.read_text(), "in a job with as little memory"
+
+
+def test_downloads_on_the_machine_that_runs_snakemake_are_no_jobs(story):
+    assert story.jobs_of_download == []
+
+
+def test_nothing_else_ran_twice(story):
+    assert {name for name, jobs in story.jobs.items() if len(jobs) > 1} == {"train_0", "score_tiny-enc"}
+
+
+def test_jobs_wait_for_a_drained_node(story):
+    assert story.waiting and not story.ran_meanwhile
+    assert states(story.jobs["train_0"])[-1] == "COMPLETED"
+
+
+def test_slurm_starts_a_job_of_a_failed_node_again(story):
+    [job] = story.jobs["collect"]
+    assert (job["Restarts"], job["JobState"]) == ("1", "COMPLETED")
+
+
+def test_temporary_files_lie_where_the_profile_says(story):
+    ids = {job["JobId"] for jobs in story.jobs.values() for job in jobs}
+    assert (
+        ids
+        >= {path.name for path in story.scratch.iterdir() if path.name.isdigit()}
+        >= {jobs[-1]["JobId"] for jobs in story.jobs.values()}
+    )
+
+
+def test_scores_and_tables_equal_a_local_runs(story, local):
+    for model in MODELS:
+        here, there = (pd.read_csv(each.folder / f"results/models/{model}/scores.csv") for each in (local, story.project))
+        assert len(here) and here["symmetry"].notna().all()
+        pd.testing.assert_frame_equal(here, there, check_exact=False, rtol=0, atol=1e-6)
+    for end in (".csv", ".md", ".tex"):
+        name = TARGETS[0].replace(".csv", end)
+        assert (local.folder / name).read_text() == (story.project.folder / name).read_text()
