@@ -1,0 +1,52 @@
+"""What the run would be: its settings, and the published models that it still has to fetch."""
+
+from __future__ import annotations
+
+from qkgeom.doctor.finding import Case
+from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.registry import Model, read_models, select
+from qkgeom.runs import read_runs
+from qkgeom.settings import Settings, read_settings
+
+
+def settings_of(case: Case) -> Settings:
+    """config.yaml with the preset of the case.
+
+    Raises:
+        UsageError: there is none, or it does not fit its schema.
+    """
+    import yaml
+
+    path = case.folder / "config.yaml"
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError("there is no config.yaml here", where=path.resolve(), fix="run in the project's folder") from error
+    except yaml.YAMLError as error:
+        raise UsageError("config.yaml is no YAML", where=path, found=" ".join(str(error).split()), fix="mend it") from error
+    return read_settings({**(config or {}), **({"preset": case.preset} if case.preset else {})})
+
+
+def models_of(settings: Settings) -> list[Model]:
+    """Published models of the run, in the table's order.
+
+    Raises:
+        UsageError: a table is wrong, or no model is left.
+    """
+    published, runs = read_models(), read_runs(settings.preset)
+    trained = {model.model: model for run in runs.values() for model in run.models(settings.preset)}
+    chosen = select(published | trained, settings.preset, settings.only, settings.package_index)
+    return [model for model in chosen if model.model not in trained]
+
+
+def to_fetch(case: Case, models: list[Model]) -> list[Model]:
+    """Those that results/ does not hold."""
+    from qkgeom import artifacts
+
+    def held(model: Model) -> bool:
+        try:
+            return artifacts.read_manifest(case.folder / "results/models" / model.model)["status"] == "ok"
+        except (QkgeomError, OSError):
+            return False
+
+    return [model for model in models if not held(model)]
