@@ -5,6 +5,9 @@ import sys
 
 def main() -> None:
     """Runs the command line."""
+    if sys.version_info < (3, 11):  # noqa: UP036  # an older one cannot even read the other modules
+        found = f"{sys.version_info[0]}.{sys.version_info[1]} ({sys.executable})"
+        sys.exit(f"error: Python 3.11 or 3.12 is needed\n  found:    {found}\n  do:       see docs/environments.md")
     try:
         from qkgeom.cli import main as run
     except ImportError as error:

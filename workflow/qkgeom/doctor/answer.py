@@ -23,7 +23,7 @@ def answer(case: Case, *, as_json: bool) -> int:
         sys.stdout.write(text + "\n")
     else:
         _print(findings)
-        sys.stderr.write(f"{faults} faults: a run would fail\n" if faults else "no fault: a run can start\n")
+        sys.stderr.write(f"faults: {faults}; a run would fail\n" if faults else "no fault: a run can start\n")
     return int(bool(faults))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qkgeom.doctor.finding import Case
 from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.registry import Model, read_models, select
-from qkgeom.runs import read_runs
+from qkgeom.runs import Run, read_runs
 from qkgeom.settings import Settings, read_settings
 
 
@@ -33,10 +33,21 @@ def models_of(settings: Settings) -> list[Model]:
     Raises:
         UsageError: a table is wrong, or no model is left.
     """
-    published, runs = read_models(), read_runs(settings.preset)
-    trained = {model.model: model for run in runs.values() for model in run.models(settings.preset)}
-    chosen = select(published | trained, settings.preset, settings.only, settings.package_index)
-    return [model for model in chosen if model.model not in trained]
+    return chosen(settings)[0]
+
+
+def chosen(settings: Settings) -> tuple[list[Model], list[Run]]:
+    """Published models of the run, and what it trains.
+
+    Raises:
+        UsageError: a table is wrong, or no model is left.
+    """
+    published, runs = read_models(), read_runs(settings.preset).values()
+    trained = {model.model: (model, run) for run in runs for model in run.models(settings.preset)}
+    everything = published | {name: model for name, (model, _) in trained.items()}
+    models = select(everything, settings.preset, settings.only, settings.package_index)
+    training = {trained[model.model][1].name: trained[model.model][1] for model in models if model.model in trained}
+    return [model for model in models if model.model not in trained], list(training.values())
 
 
 def to_fetch(case: Case, models: list[Model]) -> list[Model]:

@@ -16,6 +16,7 @@ from qkgeom.errors import QkgeomError
 
 MARGIN = 1.1  # for what is stored and not planned
 LITTLE = 2e9  # bytes free, below which a run may fail although no plan says so
+MOVE = "move it: results/ may be a link; HF_HOME, QKGEOM_CACHE and TMPDIR are environment variables"
 NOTHING = 2e8  # bytes free, below which it will
 
 
@@ -68,14 +69,16 @@ def _existing(path: Path) -> Path:
 
 
 def _room(places: tuple[str, ...], folder: Path, needed: int, why: str) -> Finding:
-    check, free = f"disk of {', '.join(places)}", shutil.disk_usage(folder).free
-    found = f"{_gigabytes(free)} free at {folder}" + (f"; {why}" if why else "")
-    fix = "free space, or move it: results/ may be a link, HF_HOME, QKGEOM_CACHE and TMPDIR are environment variables"
+    free = shutil.disk_usage(folder).free
+    found = f"{', '.join(places)}: {_gigabytes(free)} free at {folder}" + (f"; {why}" if why else "")
+    if not os.access(folder, os.W_OK):
+        return fault("disk", f"{', '.join(places)}: {folder} cannot be written", "give yourself the right to, or " + MOVE)
+    fix = "free space, or " + MOVE
     if free < max(needed, NOTHING):
-        return fault(check, found, fix + ("; keep_weights: false drops weights once scored" if needed else ""))
+        return fault("disk", found, fix + ("; keep_weights: false drops weights once scored" if needed else ""))
     if free < max(needed * MARGIN, LITTLE):
-        return warning(check, f"{found}; that is little", fix)
-    return ok(check, found)
+        return warning("disk", f"{found}; that is little", fix)
+    return ok("disk", found)
 
 
 def _gigabytes(size: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qkgeom.doctor.case_settings import models_of, settings_of, to_fetch
@@ -33,8 +33,8 @@ def examine(case: Case) -> Iterator[Finding]:
     rows = to_fetch(case, models_of(settings))
     questions, nowhere = _questions(rows)
     bad = warning if settings.allow_missing else fault
-    if nowhere:
-        yield bad("models", _refused("lead nowhere", nowhere), "correct their rows in workflow/models.tsv")
+    for model, found in nowhere.items():
+        yield bad("models", f"{model}: {found.what}", found.fix or "correct its row in workflow/models.tsv")
     if not questions:
         yield ok("hub", f"not needed: preset {settings.preset} has nothing to fetch from it")
         return
@@ -84,7 +84,7 @@ def _reached(address: str) -> Finding:
         if known is None:
             raise
         if isinstance(known, TransientFault):
-            return error("hub", known)
+            return fault("hub", f"{known.what} ({public_endpoint()}: {said(found)})", known.fix)
     return ok("hub", f"{public_endpoint()} answers")
 
 
@@ -112,7 +112,11 @@ def _ask(question: Question) -> Exception | None:
 
 
 def _models(
-    questions: dict[Question, list[str]], answers: dict[Question, Exception | None], bad: object, *, offline: bool
+    questions: dict[Question, list[str]],
+    answers: dict[Question, Exception | None],
+    bad: Callable[[str, str, str], Finding],
+    *,
+    offline: bool,
 ) -> Iterator[Finding]:
     """One line for each way in which models are out of reach."""
     gated = [each for each, answer in answers.items() if isinstance(answer, AccessRefused)]
@@ -137,7 +141,3 @@ def _models(
     if not (gated or missing or later):
         where = "in the hub's cache (HF_HUB_OFFLINE is set)" if offline else "there, and may be read"
         yield ok("models", f"all {len(questions)} repositories to fetch from are {where}")
-
-
-def _refused(why: str, models: dict[str, QkgeomError]) -> str:
-    return f"{len(models)} {why}: " + "; ".join(f"{model}: {found.what}" for model, found in models.items())

@@ -21,9 +21,7 @@ def examine(case: Case, lock: Path = LOCK) -> Iterator[Finding]:
         return
     versions = {name: _version(name) for name in pins}
     missing = [name for name, version in versions.items() if version is None]
-    other = [
-        f"{name} {version} instead of {pins[name]}" for name, version in versions.items() if version not in (None, pins[name])
-    ]
+    other = [f"{name} {versions[name]} instead of {pin}" for name, pin in pins.items() if not _fits(versions[name], pin)]
     if missing:
         yield fault("packages", f"{len(missing)} of {len(pins)} are missing: {_some(missing)}", SET_UP)
     if other:
@@ -53,6 +51,11 @@ def _version(name: str) -> str | None:
         return metadata.version(name)  # None where its records are damaged
     except metadata.PackageNotFoundError:
         return None
+
+
+def _fits(version: str | None, pin: str) -> bool:
+    """Whether nothing is to be said of a version: it is the pin, or a build of it (2.14.1+cpu), or there is none."""
+    return version is None or version.partition("+")[0] == pin
 
 
 def _some(words: list[str]) -> str:

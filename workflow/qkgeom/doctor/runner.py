@@ -15,7 +15,7 @@ from qkgeom.errors import QkgeomError
 
 K = TypeVar("K")  # PEP 695 needs Python 3.12
 V = TypeVar("V")
-CHECKS = ("python", "packages", "settings", "disk", "gpu", "hub", "slurm", "folder")  # in the order of the answer
+CHECKS = ("python", "packages", "settings", "disk", "gpu", "hub", "index", "slurm", "folder")  # in the order of the answer
 
 
 def examine(case: Case, checks: Iterable[str] = CHECKS) -> list[Finding]:
