@@ -387,10 +387,10 @@ default-resources:
   slurm_partition: "'{of["partition"]}'"
   slurm_account: {of["account"]}
 set-resources:
-  score:
+  gpu_jobs:
     slurm_partition: {of["gpu_partition"]}
     gpu_model: "'{of["gpu_model"]}'"
-  extract: {{slurm_partition: cpu}}
+  network_jobs: {{slurm_partition: cpu}}
 """,
     )
 
@@ -406,8 +406,14 @@ def test_a_cluster_that_the_profile_fits(cluster, tools):
 
 @pytest.mark.faults
 def test_names_that_the_cluster_does_not_know(cluster, tools):
+    cluster.write("config.yaml", (ROOT / "config.yaml").read_text().replace("device: auto", "device: cuda"))
     for names, check, said in (
-        ({"partition": "batch"}, "partition", "the cluster has no batch, which profiles/slurm names -> edit"),
+        (
+            {"partition": "batch"},
+            "partition",
+            "the cluster has no batch -> edit `default-resources` in profiles/slurm: one of cpu, gpu, old",
+        ),
+        ({"gpu_partition": "gpus"}, "partition", "the cluster has no gpus -> edit `gpu_jobs` in profiles/slurm"),
         ({"gpu_model": "h100"}, "gres", "partition gpu has no gres gpu:h100"),
         ({"gpu_partition": "cpu"}, "gres", "partition cpu has no gres gpu:a100"),
         ({"gpu_partition": "old", "gpu_model": "a100"}, "gres", "partition old has no gres gpu:a100"),
@@ -418,6 +424,13 @@ def test_names_that_the_cluster_does_not_know(cluster, tools):
         assert faults(found) == {check} and said in the(found, check, "fault"), names
     profile(cluster, gpu_partition="old", gpu_model="v100")
     assert "old is not up" in the(look(cluster, "slurm"), "partition", "warning")
+    cluster.write("config.yaml", (ROOT / "config.yaml").read_text())
+    profile(cluster, gpu_partition="gpus")  # no job asks for a GPU
+    found = look(cluster, "slurm")
+    assert not faults(found) and "no job goes there" in the(found, "partition", "warning")
+    fake(tools, "sinfo", says=SINFO.replace("*", ""))
+    profile(cluster, partition="")
+    assert "no default" in the(look(cluster, "slurm"), "partition", "fault")
     shutil.rmtree(cluster.folder / "profiles/slurm")
     assert "no profile for SLURM" in the(look(cluster, "slurm"), "profile", "fault")
 

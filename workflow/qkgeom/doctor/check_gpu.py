@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from qkgeom.digests import LOCK
+from qkgeom.doctor.case_device import device_of
 from qkgeom.doctor.command import run
 from qkgeom.doctor.finding import Case, Finding, fault, ok, warning
 
@@ -19,7 +20,7 @@ NO_GPU = "set `device: auto` or `cpu` in config.yaml, or start the run on a mach
 
 def examine(case: Case) -> Iterator[Finding]:
     """Asks the driver, and only where it has a GPU PyTorch too, in a process of its own."""
-    wanted = _device(case).startswith("cuda") and not case.slurm  # on a cluster the nodes have them
+    wanted = device_of(case).startswith("cuda") and not case.slurm  # on a cluster the nodes have them
     answer = run(_QUERY, case.left(5))
     gpus = [line.split(", ") for line in answer.out.splitlines() if line.count(", ") == 2] if answer.fine else []
     if not gpus:
@@ -57,13 +58,3 @@ def cuda_of(lock: Path) -> int | None:
     """The CUDA version that the lock's PyTorch is built for, if it is for any."""
     match = re.search(r"^cuda-toolkit==(\d+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
     return int(match[1]) if match else None
-
-
-def _device(case: Case) -> str:
-    from qkgeom.doctor.case_settings import settings_of
-    from qkgeom.errors import QkgeomError
-
-    try:
-        return settings_of(case).device
-    except (ImportError, QkgeomError):
-        return "auto"  # `settings` tells it

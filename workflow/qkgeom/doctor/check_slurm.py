@@ -5,19 +5,21 @@ from __future__ import annotations
 import getpass
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 
+from qkgeom.doctor.case_device import device_of
 from qkgeom.doctor.cluster import Partition, read_partitions, setting
 from qkgeom.doctor.command import run
 from qkgeom.doctor.finding import SET_UP, Case, Finding, error, fault, ok, warning
-from qkgeom.doctor.slurm_profile import FOLDER, Profile, read_profile
+from qkgeom.doctor.slurm_profile import DEFAULT, FOLDER, Profile, read_profile
 from qkgeom.errors import UsageError
 
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol", "srun")
 PLUGIN = "snakemake-executor-plugin-slurm"
 PATIENCE = 4.0  # seconds for one command
-EDIT = f"edit the site's block of {FOLDER}"
+GPU_JOBS = "gpu_jobs"  # the place in profiles/slurm of jobs that ask for a GPU
+Partitions = Mapping[str, Partition]
 
 
 def examine(case: Case) -> Iterator[Finding]:
@@ -45,8 +47,9 @@ def examine(case: Case) -> Iterator[Finding]:
     except UsageError as found:
         yield error("profile", found, "restore it, or run in the project's folder")
         return
-    yield _partitions(profile, partitions)
-    yield _gpus(profile, partitions)
+    device = device_of(case)
+    yield from _partitions(profile, partitions, device)
+    yield from _gpus(profile, partitions, device)
     yield from _accounting(case, profile)
 
 
@@ -57,32 +60,59 @@ def _plugin() -> Iterator[Finding]:
         yield fault("plugin", f"{PLUGIN} is missing", SET_UP)
 
 
-def _partitions(profile: Profile, partitions: dict[str, Partition]) -> Finding:
-    named = sorted(profile.partitions)
-    if unknown := [name for name in named if name not in partitions]:
-        fix = f"{EDIT}: {', '.join(partitions)} exist"
-        return fault("partition", f"the cluster has no {', '.join(unknown)}, which {FOLDER} names", fix)
-    if closed := [name for name in named if not partitions[name].up]:
-        return warning("partition", f"{', '.join(closed)} is not up: jobs would wait", "choose another, or wait")
-    if not profile.has_default_partition and not any(each.default for each in partitions.values()):
-        fix = f"{EDIT}: name one of {', '.join(partitions)}"
-        return fault("partition", f"the cluster has no default, and {FOLDER} names none for all jobs", fix)
-    return ok("partition", ", ".join(named) or "the cluster's default")
+def _partitions(profile: Profile, partitions: Partitions, device: str) -> Iterator[Finding]:
+    exist, fine, missed = ", ".join(partitions), [], 0
+    for place, names in profile.places.items():
+        for name in filter(None, names.get("slurm_partition", "").split(",")):
+            if name not in partitions:
+                missed += 1
+                yield _misfit("partition", f"the cluster has no {name}", place, device, f"one of {exist}")
+            elif not partitions[name].up:
+                missed += 1
+                fix = "choose another, or wait"
+                yield warning("partition", f"{name} is not up: jobs of {place} in {FOLDER} would wait", fix)
+            else:
+                fine.append(name)
+    if not _of(profile.places[DEFAULT], partitions) and not missed:
+        found = "the cluster has no default, and none is named for all jobs"
+        yield _misfit("partition", found, DEFAULT, device, f"one of {exist}")
+    elif not missed:
+        yield ok("partition", ", ".join(dict.fromkeys(fine)) or "the cluster's default")
 
 
-def _gpus(profile: Profile, partitions: dict[str, Partition]) -> Finding:
-    default = [each for each in partitions.values() if each.default]
-    kinds = sorted({gpu or "(no model)" for each in partitions.values() for gpu in each.gpus})
-    here = f"GPUs of the cluster: {', '.join(kinds) or 'none'}"
-    for job, partition, model in profile.gpus:
-        chosen = [partitions[partition]] if partition in partitions else default if partition is None else []
-        if chosen and model and not any(model in each.gpus for each in chosen):
-            found = f"partition {chosen[0].name} has no gres gpu:{model}, which {FOLDER} asks for ({job}); {here}"
-            return fault("gres", found, f"{EDIT}: the model as sinfo names it, or none")
-        if chosen and not any(each.gpus for each in chosen):
-            where = f"partition {chosen[0].name} has no GPUs, and {FOLDER} sends {job} there; {here}"
-            return fault("gres", where, f"{EDIT}: a partition with GPUs")
-    return ok("gres", here)
+def _gpus(profile: Profile, partitions: Partitions, device: str) -> Iterator[Finding]:
+    """Whether jobs that need a GPU are sent where there are some, of the model that they ask for."""
+    kinds = ", ".join(sorted({gpu or "(no model)" for each in partitions.values() for gpu in each.gpus})) or "none"
+    places = {place: names for place, names in profile.places.items() if "gpu" in place or "gpu_model" in names}
+    if device.startswith("cuda"):
+        places = places or {DEFAULT: profile.places[DEFAULT]}
+    fine = True
+    for place, names in places.items():
+        here, model = _of(names, partitions), names.get("gpu_model")
+        if here and not any(model in each.gpus if model else each.gpus for each in here):
+            fine = False
+            what = f"partition {here[0].name} has no gres gpu{':' + model if model else ''}"
+            yield _misfit(
+                "gres", f"{what} (GPUs of the cluster: {kinds})", place, device, "partition and model as sinfo has them"
+            )
+    if fine:
+        yield ok("gres", f"GPUs of the cluster: {kinds}")
+
+
+def _of(names: Mapping[str, str], partitions: Partitions) -> list[Partition]:
+    """The partitions that a place's jobs go to, of those that exist."""
+    named = names.get("slurm_partition")
+    if named:
+        return [partitions[name] for name in named.split(",") if name in partitions]
+    return [each for each in partitions.values() if each.default]
+
+
+def _misfit(check: str, found: str, place: str, device: str, fix: str) -> Finding:
+    """A name that does not fit; a warning where no job uses it."""
+    fix = f"edit `{place}` in {FOLDER}: {fix}"
+    if place == GPU_JOBS and not device.startswith("cuda"):
+        return warning(check, f"{found}; with `device: {device}` no job goes there", fix)
+    return fault(check, found, fix)
 
 
 def _accounting(case: Case, profile: Profile) -> Iterator[Finding]:
@@ -115,11 +145,12 @@ def _accounts(case: Case, profile: Profile, by: str, use_squeue: str) -> Iterato
             yield warning("accounting", f"{found}; the status of jobs is asked of squeue", "tell the site's support")
         return
     yield ok("accounting", f"on; the status of jobs is asked of {by}")
+    accounts = {names["slurm_account"] for names in profile.places.values() if "slurm_account" in names}
     known = sorted({line.strip() for line in answer.out.splitlines() if line.strip()})
-    if known and (unknown := sorted(profile.accounts - set(known))):
-        yield fault("account", f"{', '.join(unknown)} is not yours", f"{EDIT}: you may use {', '.join(known)}")
+    if known and (unknown := sorted(accounts - set(known))):
+        yield fault("account", f"{', '.join(unknown)} is not yours", f"edit {FOLDER}: you may use {', '.join(known)}")
     elif known:
-        yield ok("account", ", ".join(sorted(profile.accounts)) or f"the default of {', '.join(known)}")
+        yield ok("account", ", ".join(sorted(accounts)) or f"the default of {', '.join(known)}")
 
 
 def _memory_of_jobs(config: str) -> Iterator[Finding]:

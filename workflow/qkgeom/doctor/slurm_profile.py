@@ -9,6 +9,7 @@ from pathlib import Path
 from qkgeom.errors import UsageError
 
 FOLDER = Path("profiles/slurm")
+DEFAULT = "default-resources"
 NAMES = ("profile.yaml", "config.yaml")  # Snakemake reads either
 
 
@@ -17,18 +18,12 @@ class Profile:
     """What it says.
 
     Attributes:
-        partitions: every partition it names.
-        has_default_partition: whether it names one for all jobs.
-        accounts: every account it names.
-        gpus: rule, partition (None: the cluster's default) and model (None: any) of the jobs that it gives a GPU's model
-            or a partition of their own.
+        places: the names it gives to jobs, by where they stand: `DEFAULT` for all jobs, and the keys of set-resources, with
+            `DEFAULT`'s names where they have none of their own.
         status_command: how the status of jobs is asked for, if it says.
     """
 
-    partitions: frozenset[str]
-    has_default_partition: bool
-    accounts: frozenset[str]
-    gpus: tuple[tuple[str, str | None, str | None], ...]
+    places: Mapping[str, Mapping[str, str]]
     status_command: str | None
 
 
@@ -43,25 +38,13 @@ def read_profile(folder: Path) -> Profile:
     path = next((folder / name for name in NAMES if (folder / name).exists()), folder / NAMES[0])
     try:
         profile = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        default = _resources(profile.get("default-resources"))
-        rules = {rule: _resources(own) for rule, own in _by_rule(profile.get("set-resources")).items()}
+        default = _resources(profile.get(DEFAULT))
+        own = {place: default | _resources(names) for place, names in _by_rule(profile.get("set-resources")).items()}
+        return Profile({DEFAULT: default, **own}, profile.get("slurm-status-command"))
     except OSError as error:
         raise UsageError("there is no profile for SLURM", where=path, found=error.strerror) from error
     except (yaml.YAMLError, AttributeError, ValueError, TypeError) as error:
         raise UsageError("the profile for SLURM cannot be read", where=path, found=" ".join(str(error).split())) from error
-    every = [default, *rules.values()]
-    gpus = [
-        (rule, own.get("slurm_partition", default.get("slurm_partition")), own.get("gpu_model"))
-        for rule, own in rules.items()
-        if "gpu" in rule or "gpu_model" in own or own.get("gpu", "0") != "0"
-    ]
-    return Profile(
-        frozenset(own["slurm_partition"] for own in every if "slurm_partition" in own),
-        "slurm_partition" in default,
-        frozenset(own["slurm_account"] for own in every if "slurm_account" in own),
-        tuple(gpus),
-        profile.get("slurm-status-command"),
-    )
 
 
 def _by_rule(stated: object) -> Mapping[str, object]:
