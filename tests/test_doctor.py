@@ -23,9 +23,9 @@ from hub_server import Hub, client, closed_port
 from project import ROOT, Project, row
 from qkgeom.console import print_table
 from qkgeom.doctor import bare, check_disk, check_gpu, check_packages, check_python, runner
-from qkgeom.doctor.cluster import read_partitions
 from qkgeom.doctor.command import run
 from qkgeom.doctor.finding import Case, State
+from qkgeom.doctor.slurm_output import read_partitions
 from qkgeom.verbs import doctor
 
 served_hub, hub = hub_server.served_hub, hub_server.hub
@@ -368,7 +368,7 @@ def cluster(project, tools):
         fake(tools, name)
     fake(tools, "sinfo", says=SINFO)
     fake(tools, "scontrol", says=CONFIG.format(kind="accounting_storage/slurmdbd", age=300))
-    fake(tools, "sacctmgr", says="physics\nphysics\nbiology")
+    fake(tools, "sacctmgr", says="physics\nphysics\nBiology")
     profile(project)
     return project
 
@@ -385,7 +385,7 @@ executor: slurm
 slurm-status-command: {of["status"]}
 default-resources:
   slurm_partition: "'{of["partition"]}'"
-  slurm_account: {of["account"]}
+  slurm_account: "'{of["account"]}'"
 set-resources:
   gpu_jobs:
     slurm_partition: {of["gpu_partition"]}
@@ -417,7 +417,11 @@ def test_names_that_the_cluster_does_not_know(cluster, tools):
         ({"gpu_model": "h100"}, "gres", "partition gpu has no gres gpu:h100"),
         ({"gpu_partition": "cpu"}, "gres", "partition cpu has no gres gpu:a100"),
         ({"gpu_partition": "old", "gpu_model": "a100"}, "gres", "partition old has no gres gpu:a100"),
-        ({"account": "chemistry"}, "account", "you may use biology, physics"),
+        (
+            {"account": "Physics,chemistry"},
+            "account",
+            "chemistry is not yours -> edit profiles/slurm: you may use biology, physics",
+        ),
     ):
         profile(cluster, **names)
         found = look(cluster, "slurm")
@@ -452,6 +456,8 @@ def test_a_cluster_without_accounting(cluster, tools, kind):
 @pytest.mark.faults
 def test_an_accounting_that_hangs(cluster, tools):
     fake(tools, "sacctmgr", hangs=True)
+    assert "asked about account physics" in the(look(cluster, "slurm"), "accounting", "fault")
+    profile(cluster, account="")
     assert "no answer in time" in the(look(cluster, "slurm"), "accounting", "warning")
     profile(cluster, status="sacct")
     found = look(cluster, "slurm")

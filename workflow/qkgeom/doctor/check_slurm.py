@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 
 from qkgeom.doctor.case_device import device_of
-from qkgeom.doctor.cluster import Partition, read_partitions, setting
 from qkgeom.doctor.command import run
 from qkgeom.doctor.finding import SET_UP, Case, Finding, error, fault, ok, warning
+from qkgeom.doctor.slurm_accounting import accounting
+from qkgeom.doctor.slurm_output import Partition, read_partitions
 from qkgeom.doctor.slurm_profile import DEFAULT, FOLDER, Profile, read_profile
 from qkgeom.errors import UsageError
 
@@ -50,7 +49,7 @@ def examine(case: Case) -> Iterator[Finding]:
     device = device_of(case)
     yield from _partitions(profile, partitions, device)
     yield from _gpus(profile, partitions, device)
-    yield from _accounting(case, profile)
+    yield from accounting(case, profile)
 
 
 def _plugin() -> Iterator[Finding]:
@@ -61,23 +60,22 @@ def _plugin() -> Iterator[Finding]:
 
 
 def _partitions(profile: Profile, partitions: Partitions, device: str) -> Iterator[Finding]:
-    exist, fine, missed = ", ".join(partitions), [], 0
+    exist, judged, fine = ", ".join(partitions), set(), True
     for place, names in profile.places.items():
-        for name in filter(None, names.get("slurm_partition", "").split(",")):
+        for name in set(names.get("slurm_partition", "").split(",")) - judged - {""}:
+            judged.add(name)
             if name not in partitions:
-                missed += 1
+                fine = False
                 yield _misfit("partition", f"the cluster has no {name}", place, device, f"one of {exist}")
             elif not partitions[name].up:
-                missed += 1
+                fine = False
                 fix = "choose another, or wait"
                 yield warning("partition", f"{name} is not up: jobs of {place} in {FOLDER} would wait", fix)
-            else:
-                fine.append(name)
-    if not _of(profile.places[DEFAULT], partitions) and not missed:
+    if not _of(profile.places[DEFAULT], partitions) and fine:
         found = "the cluster has no default, and none is named for all jobs"
         yield _misfit("partition", found, DEFAULT, device, f"one of {exist}")
-    elif not missed:
-        yield ok("partition", ", ".join(dict.fromkeys(fine)) or "the cluster's default")
+    elif fine:
+        yield ok("partition", ", ".join(sorted(judged)) or "the cluster's default")
 
 
 def _gpus(profile: Profile, partitions: Partitions, device: str) -> Iterator[Finding]:
@@ -113,49 +111,3 @@ def _misfit(check: str, found: str, place: str, device: str, fix: str) -> Findin
     if place == GPU_JOBS and not device.startswith("cuda"):
         return warning(check, f"{found}; with `device: {device}` no job goes there", fix)
     return fault(check, found, fix)
-
-
-def _accounting(case: Case, profile: Profile) -> Iterator[Finding]:
-    """Without accounting `sacct` never answers the executor plugin, and a run waits for ever after its last job."""
-    asked = run(["scontrol", "show", "config"], case.left(PATIENCE))
-    kind = setting(asked.out, "AccountingStorageType") if asked.fine else None
-    off = kind is not None and re.fullmatch(r"\(null\)|.*none|", kind) is not None
-    by = profile.status_command or ("sacct" if shutil.which("sacct") else "squeue")
-    use_squeue = f"say `slurm-status-command: squeue` in {FOLDER}"
-    if not asked.fine:
-        yield warning("accounting", f"not known: scontrol: {asked.said}", use_squeue)
-    elif off and by == "sacct":
-        yield fault("accounting", "off, and the status of jobs is asked of sacct: the run would never end", use_squeue)
-    elif off:
-        yield ok("accounting", "off; the status of jobs is asked of squeue")
-    else:
-        yield from _accounts(case, profile, by, use_squeue)
-    if by == "squeue" and asked.fine:
-        yield from _memory_of_jobs(asked.out)
-
-
-def _accounts(case: Case, profile: Profile, by: str, use_squeue: str) -> Iterator[Finding]:
-    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={getpass.getuser()}", "format=account"]
-    answer = run(command, case.left(PATIENCE))
-    if not answer.fine:
-        found = f"on, but sacctmgr: {answer.said}"
-        if by == "sacct":
-            yield fault("accounting", f"{found}; sacct would hang too", use_squeue)
-        else:
-            yield warning("accounting", f"{found}; the status of jobs is asked of squeue", "tell the site's support")
-        return
-    yield ok("accounting", f"on; the status of jobs is asked of {by}")
-    accounts = {names["slurm_account"] for names in profile.places.values() if "slurm_account" in names}
-    known = sorted({line.strip() for line in answer.out.splitlines() if line.strip()})
-    if known and (unknown := sorted(accounts - set(known))):
-        yield fault("account", f"{', '.join(unknown)} is not yours", f"edit {FOLDER}: you may use {', '.join(known)}")
-    elif known:
-        yield ok("account", ", ".join(sorted(accounts)) or f"the default of {', '.join(known)}")
-
-
-def _memory_of_jobs(config: str) -> Iterator[Finding]:
-    """How long squeue knows of an ended job: it must be longer than the plugin waits between two questions."""
-    age = re.match(r"\d+", setting(config, "MinJobAge") or "")
-    if age and int(age[0]) < 120:
-        fix = "ask the site for MinJobAge=300, or use sacct if accounting is on"
-        yield warning("job age", f"squeue forgets an ended job after {age[0]} s, perhaps before it was asked", fix)
