@@ -299,7 +299,8 @@ def test_models_that_are_not_there(fetching, tools, hub: Hub):
     )
     code, found = examine(fetching, tools, HF_ENDPOINT=hub.url(), HF_TOKEN=hub.token)
     said = " ".join(each["found"] for each in found["models"])
-    assert code == 1 and "missing: the hub has no such repository" in said and "nowhere: timm" in said
+    assert code == 1 and "no such repository, or it is private: missing, other" in said and "nowhere" in said
+    assert len(found["models"]) == 2
 
 
 @pytest.mark.faults
@@ -307,8 +308,10 @@ def test_a_hub_out_of_reach(fetching, tools, hub: Hub):
     code, found = examine(fetching, tools)
     assert code == 1 and "cannot be reached" in the(found, "hub", "fault") and "token" not in found
     assert "is not the address of a hub" in the(examine(fetching, tools, HF_ENDPOINT="hub")[1], "hub", "fault")
-    hub.fail("api/models", status=200, body=b"<html>Log in to the network</html>")
-    assert "not as a hub" in the(examine(fetching, tools, HF_ENDPOINT=hub.url())[1], "hub", "fault")
+    for status in (200, 404, 403):
+        hub.reset()
+        hub.fail("api/models", status=status, body=b"<html>Log in to the network</html>")
+        assert "not as a hub" in the(examine(fetching, tools, HF_ENDPOINT=hub.url())[1], "hub", "fault")
 
 
 @pytest.mark.faults
@@ -336,11 +339,12 @@ def test_offline_the_hubs_cache_counts(fetching, tools, hub: Hub):
 
 
 def test_what_is_extracted_need_not_be_fetched(fetching, tools, hub: Hub):
-    for name in ("gated-one", "gated-two"):
-        (folder := fetching.folder / "results/models" / name).mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps({"schema": 1, "status": "ok"}))
+    env = {"HF_ENDPOINT": hub.url(), "HF_HOME": str(tools.parent / "other")}
+    arguments = ["hf:doc/gated@main", "--model", "gated-one", "--layout", "bert", "-o", "results/models/gated-one"]
+    result = fetching.qkgeom("extract", *arguments, **env, HF_TOKEN=hub.token)
+    assert result.returncode == 0, result.stderr
     found = examine(fetching, tools, HF_ENDPOINT=hub.url())[1]
-    assert "gated" not in found and "all 1 repositories" in the(found, "models", "ok")
+    assert "access is refused to gated-two ->" in the(found, "gated", "fault")
 
 
 @pytest.mark.faults

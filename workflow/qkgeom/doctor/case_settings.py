@@ -50,14 +50,17 @@ def chosen(settings: Settings) -> tuple[list[Model], list[Run]]:
     return [model for model in models if model.model not in trained], list(training.values())
 
 
-def to_fetch(case: Case, models: list[Model]) -> list[Model]:
-    """Those that results/ does not hold."""
-    from qkgeom import artifacts
+def to_fetch(case: Case, models: list[Model]) -> tuple[list[Model], dict[str, QkgeomError]]:
+    """Those that results/ does not hold, pinned; and why others cannot be pinned, by id."""
+    from qkgeom.lock import pinned, read_lock
+    from qkgeom.planning import extracted
 
-    def held(model: Model) -> bool:
+    pins, rows, wrong = read_lock(), [], {}
+    for model in models:
         try:
-            return artifacts.read_manifest(case.folder / "results/models" / model.model)["status"] == "ok"
-        except (QkgeomError, OSError):
-            return False
-
-    return [model for model in models if not held(model)]
+            row = pinned(model, pins)
+        except QkgeomError as error:
+            wrong[model.model] = error
+        else:
+            rows += [] if extracted(row, case.folder / "results") else [row]
+    return rows, wrong

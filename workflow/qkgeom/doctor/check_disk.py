@@ -50,9 +50,10 @@ def planned(case: Case) -> tuple[int, str]:
     answer = run(command, case.left(), {"HF_HUB_OFFLINE": "1"})
     if not answer.fine:
         return 0, f"what the preset stores is not known: {answer.said}"
-    total: Mapping[str, int] = json.loads(answer.out)["total"]
-    needed = total["store"]
-    return needed, f"the models of preset {settings.preset} take about {_gigabytes(needed)}"
+    plan = json.loads(answer.out)
+    here = sum(each["store"] or 0 for each in plan["models"] if each["state"] == "extracted")
+    needed = max(0, plan["total"]["disk" if settings.keep_weights else "disk_dropping"] - here)
+    return needed, f"the models of preset {settings.preset} take about {_gigabytes(needed)} more"
 
 
 def _by_disk(places: Mapping[str, Path]) -> dict[tuple[str, ...], Path]:

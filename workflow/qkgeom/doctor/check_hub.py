@@ -11,11 +11,10 @@ from qkgeom.doctor.case_settings import models_of, settings_of, to_fetch
 from qkgeom.doctor.finding import Case, Finding, error, fault, ok, warning
 from qkgeom.doctor.runner import in_threads
 from qkgeom.errors import AccessRefused, ModelFault, QkgeomError, TransientFault, UsageError
-from qkgeom.lock import pinned_uri, read_lock
 from qkgeom.sources import on_hub
 from qkgeom.sources.base import choose_adapter, choose_files
 from qkgeom.sources.hub import require_access
-from qkgeom.sources.hub_faults import fault_for, public_endpoint, require_endpoint, said
+from qkgeom.sources.hub_faults import Kind, fault_for, public_endpoint, require_endpoint, said, status_of
 from qkgeom.sources.hub_many import SLOTS
 
 if TYPE_CHECKING:
@@ -30,11 +29,11 @@ def examine(case: Case) -> Iterator[Finding]:
     for noisy in ("qkgeom", "huggingface_hub"):
         logging.getLogger(noisy).setLevel(logging.ERROR)  # what they warn of is told here
     settings = settings_of(case)
-    rows = to_fetch(case, models_of(settings))
+    rows, wrong = to_fetch(case, models_of(settings))
     questions, nowhere = _questions(rows)
     bad = warning if settings.allow_missing else fault
-    for model, found in nowhere.items():
-        yield bad("models", f"{model}: {found.what}", found.fix or "correct its row in workflow/models.tsv")
+    for model, found in (wrong | nowhere).items():
+        yield bad("models", f"{found.what}: {model}", found.fix or "correct its row in workflow/models.tsv")
     if not questions:
         yield ok("hub", f"not needed: preset {settings.preset} has nothing to fetch from it")
         return
@@ -58,16 +57,15 @@ def examine(case: Case) -> Iterator[Finding]:
 
 
 def _questions(rows: list[Model]) -> tuple[dict[Question, list[str]], dict[str, QkgeomError]]:
-    """What is asked for, with the models that need it; and the models whose name leads nowhere."""
-    pins, nowhere = read_lock(), {}
+    """What is asked for, with the models that need it, of a series the last checkpoint; and why others lead nowhere, by id."""
+    nowhere: dict[str, QkgeomError] = {}
     questions: dict[Question, list[str]] = {}
     for row in rows:
         try:
-            uri = row.uris[-1] if row.series else pinned_uri(row, pins)
-            for each, is_adapter in ((uri, False), (row.adapter, True)):
-                if each and (address := on_hub(each)):
+            for uri, is_adapter in ((row.uris[-1], False), (row.adapter, True)):
+                if uri and (address := on_hub(uri)):
                     questions.setdefault((address, is_adapter), []).append(row.model)
-        except (ModelFault, UsageError) as found:
+        except ModelFault as found:
             nowhere[row.model] = found
     return questions, nowhere
 
@@ -85,6 +83,10 @@ def _reached(address: str) -> Finding:
             raise
         if isinstance(known, TransientFault):
             return fault("hub", f"{known.what} ({public_endpoint()}: {said(found)})", known.fix)
+        # A hub says why; only of a repository that is missing, to someone without a token, it says no more than 401.
+        if status_of(found) != 401 and "X-Error-Code" not in found.response.headers:
+            what, fix = Kind.STRANGER.value
+            return fault("hub", f"{what} ({public_endpoint()}: {said(found)})", fix)
     return ok("hub", f"{public_endpoint()} answers")
 
 
@@ -130,8 +132,9 @@ def _models(
         pages = ", ".join(dict.fromkeys(f"{public_endpoint()}/{address.partition('@')[0]}" for address, _ in gated))
         fix = f"accept the licences at {pages}, then set HF_TOKEN to a token that may read them (or run `hf auth login`)"
         yield bad("gated", f"access is refused to {models(gated)}", fix)
-    for each in missing:
-        yield bad("models", f"{models([each])}: {answers[each].what}", "correct the row in workflow/models.tsv, or its pin")
+    for what in dict.fromkeys(answers[each].what for each in missing):
+        those = models([each for each in missing if answers[each].what == what])
+        yield bad("models", f"{what}: {those}", "correct the rows in workflow/models.tsv, or their pins (`qkgeom lock`)")
     if later and offline:
         fix = "unset HF_HUB_OFFLINE, or fetch them where there is a network, with the same HF_HOME"
         yield bad("models", f"HF_HUB_OFFLINE is set, and the hub's cache does not hold {models(later)}", fix)

