@@ -295,12 +295,21 @@ def test_gated_models_and_tokens(fetching, tools, hub: Hub):
 @pytest.mark.faults
 def test_models_that_are_not_there(fetching, tools, hub: Hub):
     fetching.write_models(
-        [row("missing", "hf:doc/none@main"), row("nowhere", "timm:vit_tiny_patch16_224.of_nobody", "timm_vit")]
+        [
+            row("missing", "hf:doc/none@main"),
+            row("other", "hf:doc/neither@main"),
+            row("nowhere", "timm:vit_tiny_patch16_224.of_nobody", "timm_vit"),
+        ]
     )
     code, found = examine(fetching, tools, HF_ENDPOINT=hub.url(), HF_TOKEN=hub.token)
     said = " ".join(each["found"] for each in found["models"])
     assert code == 1 and "no such repository, or it is private: missing, other" in said and "nowhere" in said
     assert len(found["models"]) == 2
+    fetching.write_models([row("missing", "hf:doc/none@main")])
+    pin = "\t".join(["missing", "final", "doc/another@main", "0" * 40])
+    fetching.write("workflow/models.lock", f"model\tcheckpoint\trepository\tcommit\n{pin}\n")
+    code, found = examine(fetching, tools, HF_ENDPOINT=hub.url())
+    assert code == 1 and "another repository or revision" in the(found, "models", "fault")
 
 
 @pytest.mark.faults

@@ -33,7 +33,8 @@ def examine(case: Case) -> Iterator[Finding]:
     questions, nowhere = _questions(rows)
     bad = warning if settings.allow_missing else fault
     for model, found in (wrong | nowhere).items():
-        yield bad("models", f"{found.what}: {model}", found.fix or "correct its row in workflow/models.tsv")
+        tell = fault if isinstance(found, UsageError) else bad  # the workflow does not even start with a wrong table
+        yield tell("models", f"{found.what}: {model}", found.fix or "correct its row in workflow/models.tsv")
     if not questions:
         yield ok("hub", f"not needed: preset {settings.preset} has nothing to fetch from it")
         return
@@ -121,8 +122,8 @@ def _models(
     offline: bool,
 ) -> Iterator[Finding]:
     """One line for each way in which models are out of reach."""
-    gated = [each for each, answer in answers.items() if isinstance(answer, AccessRefused)]
-    missing = [each for each, answer in answers.items() if isinstance(answer, ModelFault) and each not in gated]
+    gated = [each for each in questions if isinstance(answers.get(each), AccessRefused)]
+    missing = [each for each in questions if isinstance(answers.get(each), ModelFault) and each not in gated]
     later = [each for each in questions if each not in answers or (answers[each] and each not in [*gated, *missing])]
 
     def models(which: list[Question]) -> str:
