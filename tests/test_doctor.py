@@ -229,6 +229,8 @@ def test_each_disk_is_told_once(tmp_path, monkeypatch):
     monkeypatch.setattr(check_disk, "planned", lambda case: (0, "not known"))
     first, *others = check_disk.examine(Case(tmp_path))
     assert "results/" in first.found and any(each.found.startswith("HF_HOME: ") for each in others)
+    monkeypatch.setenv("HF_HOME", "$QKGEOM_TEST_NONE/huggingface")  # a job's own
+    assert not any("HF_HOME" in each.found for each in check_disk.examine(Case(tmp_path)))
     monkeypatch.setattr(os, "access", lambda folder, mode: folder != tmp_path)
     assert "cannot be written" in next(iter(check_disk.examine(Case(tmp_path)))).found
 
@@ -240,6 +242,9 @@ def test_gpus_and_their_drivers(project, tools):
     found = look(project, "gpu")
     assert "device: cuda" in the(found, "gpu", "fault")
     assert not faults(look(project, "gpu", slurm=True))  # the nodes have them
+    fake(tools, "sbatch")
+    assert "the nodes of profiles/slurm" in the(look(project, "gpu"), "gpu", "warning")  # perhaps
+    (tools / "sbatch").unlink()
     fake(tools, "nvidia-smi", says=f"NVIDIA H200, 143771 MiB, {needed - 45}.104.05")
     found = look(project, "gpu")
     assert "NVIDIA H200" in the(found, "gpu", "ok") and f"older than {needed}" in the(found, "driver", "fault")
@@ -303,7 +308,7 @@ def test_models_that_are_not_there(fetching, tools, hub: Hub):
     )
     code, found = examine(fetching, tools, HF_ENDPOINT=hub.url(), HF_TOKEN=hub.token)
     said = " ".join(each["found"] for each in found["models"])
-    assert code == 1 and "no such repository, or it is private: missing, other" in said and "nowhere" in said
+    assert code == 1 and re.search("missing: the hub has no .*; other: the hub has no .*", said) and "nowhere: timm" in said
     assert len(found["models"]) == 2
     fetching.write_models([row("missing", "hf:doc/none@main")])
     pin = "\t".join(["missing", "final", "doc/another@main", "0" * 40])

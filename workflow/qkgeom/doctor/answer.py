@@ -28,7 +28,8 @@ def answer(case: Case, *, as_json: bool) -> int:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    lines = [(each.check, each.state.value, each.found, each.fix) for each in findings]
+    # what a command said may hold tabs and line ends
+    lines = [(each.check, each.state.value, " ".join(each.found.split()), " ".join(each.fix.split())) for each in findings]
     try:
         from qkgeom.console import print_table
 

@@ -28,14 +28,16 @@ def examine(case: Case) -> Iterator[Finding]:
 
 
 def places_of(case: Case) -> dict[str, Path]:
-    """Where a run writes, by name: results, downloads, temporary files."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return {
-        "results/": case.folder / "results",
-        "HF_HOME": Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser(),
-        "QKGEOM_CACHE": Path(os.environ.get("QKGEOM_CACHE") or cache / "qkgeom").expanduser(),
-        "TMPDIR": Path(tempfile.gettempdir()),
+    """Where a run writes, by name: results, downloads, temporary files; not what only a job knows ($TMPDIR/huggingface)."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    stated = {
+        "results/": str(case.folder / "results"),
+        "HF_HOME": os.environ.get("HF_HOME") or f"{cache}/huggingface",
+        "QKGEOM_CACHE": os.environ.get("QKGEOM_CACHE") or f"{cache}/qkgeom",
+        "TMPDIR": tempfile.gettempdir(),
     }
+    places = {name: os.path.expandvars(path) for name, path in stated.items()}
+    return {name: Path(path).expanduser() for name, path in places.items() if "$" not in path}
 
 
 def planned(case: Case) -> tuple[int, str]:

@@ -20,14 +20,17 @@ NO_GPU = "set `device: auto` or `cpu` in config.yaml, or start the run on a mach
 
 def examine(case: Case) -> Iterator[Finding]:
     """Asks the driver, and only where it has a GPU PyTorch too, in a process of its own."""
-    wanted = device_of(case).startswith("cuda") and not case.slurm  # on a cluster the nodes have them
+    wanted = device_of(case).startswith("cuda") and not case.slurm  # with SLURM the nodes have them
     answer = run(_QUERY, case.left(5))
     gpus = [line.split(", ") for line in answer.out.splitlines() if line.count(", ") == 2] if answer.fine else []
     if not gpus:
         found = "none here" if answer.status == 127 else f"none: nvidia-smi says: {answer.said}"
-        yield (
-            fault("gpu", f"{found}, but config.yaml says device: cuda", NO_GPU) if wanted else ok("gpu", f"{found}; not needed")
-        )
+        if not wanted:
+            yield ok("gpu", f"{found}; not needed")
+        elif case.may_submit:
+            yield warning("gpu", f"{found}: jobs with `device: cuda` need the nodes of profiles/slurm", NO_GPU)
+        else:
+            yield fault("gpu", f"{found}, but config.yaml says device: cuda", NO_GPU)
         return
     kinds = ", ".join(f"{name} ({memory})" for name, memory, _ in gpus)
     yield ok("gpu", kinds)

@@ -34,7 +34,7 @@ def examine(case: Case) -> Iterator[Finding]:
     bad = warning if settings.allow_missing else fault
     for model, found in (wrong | nowhere).items():
         tell = fault if isinstance(found, UsageError) else bad  # the workflow does not even start with a wrong table
-        yield tell("models", f"{found.what}: {model}", found.fix or "correct its row in workflow/models.tsv")
+        yield tell("models", f"{model}: {found.what}", found.fix or "correct its row in workflow/models.tsv")
     if not questions:
         yield ok("hub", f"not needed: preset {settings.preset} has nothing to fetch from it")
         return
@@ -133,9 +133,9 @@ def _models(
         pages = ", ".join(dict.fromkeys(f"{public_endpoint()}/{address.partition('@')[0]}" for address, _ in gated))
         fix = f"accept the licences at {pages}, then set HF_TOKEN to a token that may read them (or run `hf auth login`)"
         yield bad("gated", f"access is refused to {models(gated)}", fix)
-    for what in dict.fromkeys(answers[each].what for each in missing):
-        those = models([each for each in missing if answers[each].what == what])
-        yield bad("models", f"{what}: {those}", "correct the rows in workflow/models.tsv, or their pins (`qkgeom lock`)")
+    if missing:
+        which = "; ".join(f"{models([each])}: {answers[each].what}" for each in missing)
+        yield bad("models", which, "correct the rows in workflow/models.tsv, or their pins (`qkgeom lock`)")
     if later and offline:
         fix = "unset HF_HUB_OFFLINE, or fetch them where there is a network, with the same HF_HOME"
         yield bad("models", f"HF_HUB_OFFLINE is set, and the hub's cache does not hold {models(later)}", fix)

@@ -23,7 +23,7 @@ Partitions = Mapping[str, Partition]
 
 def examine(case: Case) -> Iterator[Finding]:
     """Asks the controller; not at all if this machine has no sbatch and nobody said that there is a cluster."""
-    if case.slurm is False or (case.slurm is None and shutil.which("sbatch") is None):
+    if not case.may_submit:
         yield ok("slurm", "not asked for" if case.slurm is False else "no sbatch here: not a cluster")
         return
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:

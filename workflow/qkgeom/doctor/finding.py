@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -74,6 +75,11 @@ class Case:
     preset: str | None = None
     slurm: bool | None = None
     deadline: float = field(default_factory=lambda: time.monotonic() + LIMIT)
+
+    @property
+    def may_submit(self) -> bool:
+        """Whether the run may use SLURM."""
+        return self.slurm or (self.slurm is None and shutil.which("sbatch") is not None)
 
     def left(self, most: float = LIMIT) -> float:
         """Seconds until the deadline, at most so many."""
