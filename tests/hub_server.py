@@ -235,6 +235,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hub(self, payload: str) -> tuple[int, dict[str, str], bytes]:
         path = urlsplit(self.path).path
+        if path == "/api/whoami-v2":
+            known = self.headers.get("Authorization") == f"Bearer {self.hub.token}"
+            return _json({"name": "someone"}) if known else (401, {"X-Error-Message": "Invalid credentials"}, b"")
         path = re.sub("^/api/models/|^/api/(?=datasets/)", "/info/", path)
         if match := re.fullmatch(r"/info/((?:datasets/)?[^/]+(?:/[^/]+)?)", path):
             return self._in_repo(match[1], "main", "info")

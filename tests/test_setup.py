@@ -1,12 +1,15 @@
 """Set-up: which Python is taken, and what is said when none fits."""
 
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
+import yaml
 
 from project import ROOT
+from qkgeom.doctor import check_gpu, check_python
 
 FAKE = "#!/bin/sh\necho 'Python 3.9.2'\nexit 1\n"  # a Python that fits nothing: every check it is asked to make fails
 
@@ -54,3 +57,24 @@ def test_a_failed_install_leaves_no_stamp(tmp_path):
     assert result.returncode != 0
     assert "qkgeom-no-such-package" in result.stderr
     assert not (project / ".venv/run.stamp").exists()
+
+
+def test_the_image_has_the_lock_and_the_python_of_the_other_environments():
+    text = (ROOT / "envs/apptainer.def").read_text()
+    sections = dict(re.findall(r"^%(\w+)\n((?:    .*\n|\n)*)", text, re.MULTILINE))
+    lock, inside = sections["files"].split()
+    assert (ROOT / lock) == ROOT / "envs/requirements.txt" and f"pip install -r {lock}" in (ROOT / "envs/setup.sh").read_text()
+    assert [line for line in sections["post"].splitlines() if line.strip()][-1].endswith(f" -r {inside}")
+    assert sections["post"].count("install") == 1  # the lock, and nothing else
+    python = re.search(r"^From: python:(\d+)\.(\d+)-slim", text, re.MULTILINE)
+    assert (int(python[1]), int(python[2])) in check_python.VERSIONS
+    conda = yaml.safe_load((ROOT / "envs/conda.yaml").read_text())["dependencies"]
+    assert f"python={python[1]}.{python[2]}" in conda
+    assert "NOT TESTED" in text and "test" in sections
+
+
+def test_the_documentation_of_environments_says_what_the_lock_needs():
+    text = (ROOT / "docs/environments.md").read_text()
+    cuda = check_gpu.cuda_of(ROOT / "envs/requirements.txt")
+    assert f"CUDA {cuda}" in text and f"{check_gpu.DRIVERS[cuda]} or newer" in text
+    assert all(f"{major}.{minor}" in text for major, minor in check_python.VERSIONS)

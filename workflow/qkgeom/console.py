@@ -6,7 +6,7 @@ import logging
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -42,17 +42,24 @@ def track(items: Sequence[T], label: str) -> Iterator[T]:
         yield item
 
 
-def print_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Prints a table on a terminal, else tab-separated lines, the header first."""
+def print_table(header: Sequence[str], lines: Sequence[Sequence[str]], colours: Mapping[str, str] | None = None) -> None:
+    """Prints a table on a terminal, else tab-separated lines, the header first.
+
+    Args:
+        header: the columns.
+        lines: their cells.
+        colours: style of a line's cell that is exactly this, on a terminal.
+    """
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(*header)
         for column in table.columns:
             column.overflow = "fold"  # an id must be whole to be copied
         for line in lines:
-            table.add_row(*line)
+            table.add_row(*(Text(cell, (colours or {}).get(cell, "")) for cell in line))
         Console(highlight=False).print(table)
     else:
         sys.stdout.writelines("\t".join(line) + "\n" for line in [header, *lines])

@@ -12,6 +12,10 @@ class QkgeomError(Exception):
         found: what is there.
         expected: what should be there.
         fix: what to do.
+
+    Attributes:
+        what, fix: see there.
+        details: the others, in a line.
     """
 
     exit_code = 1
@@ -28,7 +32,10 @@ class QkgeomError(Exception):
         parts = {"where": where, "found": found, "expected": expected, "do": fix}
         lines = [f"  {label + ':':<10}{text}" for label, text in parts.items() if text is not None]
         super().__init__("\n".join([what, *lines]))
-        self.what = what
+        self.what, self.fix = what, fix
+        self.details = "; ".join(
+            f"{label}: {parts[label]}" for label in ("where", "found", "expected") if parts[label] is not None
+        )
 
 
 class UsageError(QkgeomError):

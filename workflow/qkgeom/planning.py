@@ -79,7 +79,7 @@ def plan_models(rows: Sequence[Model], slots: int, results: Path = Path("results
     Raises:
         UsageError: an address is not of its form, or HF_ENDPOINT is no address.
     """
-    here = {row.model: plan for row in rows if (plan := _extracted(row, results))}
+    here = {row.model: plan for row in rows if (plan := extracted(row, results))}
     sharing: dict[str, list[Model]] = {}
     for row in rows:
         if row.model not in here:
@@ -116,8 +116,8 @@ def disk(plans: Sequence[Plan], kept: Sequence[str] | None = None) -> int:
     return sum(sizes.values()) + sum({plan.uri: plan.whole for plan in plans}.values())
 
 
-def _extracted(row: Model, results: Path) -> Plan | None:
-    """The plan of a model that is here as the row says it: of these checkpoints, and read with this layout."""
+def extracted(row: Model, results: Path) -> Plan | None:
+    """The plan of a model that is here as the row, pinned, says it: of these checkpoints, and read with this layout."""
     folder = results / "models" / row.model
     try:
         manifest = artifacts.read_manifest(folder)

@@ -70,13 +70,37 @@ def _survey(listing: Listing, ahead: ReadAhead, choose: Choose) -> Survey:
     paths = {name: path for name in weights if (path := cached(listing, name, checked=False))}
     here = {name: path.stat().st_size for name, path in paths.items()}
     there = {name: listing.sizes.get(name) for name in weights if name not in here}
-    if listing.gated and there:
-        HubFile(listing, next(iter(there)), ahead).locate()  # what is kept of its headers does not tell who may read it
+    _require_access(listing, there, ahead)
     opened = None
     if all(name.endswith(".safetensors") for name in weights):
         with suppress(WholeFileNeeded):
             opened = _take(listing, None, ahead, choose, headers_only=True)
     return Survey(here, there, opened)
+
+
+def require_access(address: str, choose: Choose = choose_files) -> None:
+    """Makes sure that a checkpoint is there and that its weights may be read, with two or three small requests.
+
+    Args:
+        address: see `fetch`.
+        choose: which of a repository's files.
+
+    Raises:
+        UsageError, ModelFault, TransientFault: see `fetch`.
+    """
+
+    def take(listing: Listing) -> None:
+        weights = _weights(choose(listing.files, listing), listing)
+        _require_access(listing, [name for name in weights if cached(listing, name, checked=False) is None], ahead)
+
+    with closing(ReadAhead()) as ahead:
+        _fetch(address, take, choose)
+
+
+def _require_access(listing: Listing, away: Collection[str], ahead: ReadAhead) -> None:
+    """Asks for a weight file of a gated repository: what is kept of its headers here does not tell who may read it."""
+    if listing.gated and away:
+        HubFile(listing, next(iter(away)), ahead).locate()
 
 
 def fetch_file(address: str, name: str) -> tuple[Path, Listing]:
