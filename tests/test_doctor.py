@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import os
@@ -80,9 +79,8 @@ def look(project: Project, check: str, slurm: bool | None = None) -> dict[str, l
 
 
 def faults(found: dict[str, list[dict]]) -> set[str]:
-    """The checks that found one; the executor plugin's only if it is here to be found."""
-    absent = set() if importlib.util.find_spec("snakemake_executor_plugin_slurm") else {"plugin"}
-    return {check for check, findings in found.items() for each in findings if each["state"] == "fault"} - absent
+    """The checks that found one."""
+    return {check for check, findings in found.items() for each in findings if each["state"] == "fault"}
 
 
 def the(found: dict[str, list[dict]], check: str, state: str) -> str:
