@@ -100,7 +100,7 @@ def test_a_failed_artifact_has_no_scores(tmp_path):
     assert result.returncode == 1
     assert "was not extracted" in result.stderr
     assert "no such file or folder" in result.stderr
-    assert qkgeom("score", str(tmp_path / "x"), "-o", str(tmp_path / "x/scores.csv")).returncode == 0
+    assert qkgeom("score", str(tmp_path / "x"), "--in-place", "--record", "lasting").returncode == 0
     assert (tmp_path / "x/scores.csv").read_text() == ",".join(COLUMNS) + "\n"
 
 

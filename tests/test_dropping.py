@@ -49,7 +49,7 @@ def extract(it: Client, uri: str, folder: Path) -> dict:
 
 
 def score(it: Client, folder: Path, *more: str) -> dict:
-    return it.verb("score", folder, "-o", folder / "scores.csv", "--drop-weights", "--device", "cpu", *more)
+    return it.verb("score", folder, "--in-place", "--record", "lasting", "--drop-weights", "--device", "cpu", *more)
 
 
 def digest(manifest: dict) -> str:
@@ -158,7 +158,7 @@ def test_a_model_whose_stored_weights_are_damaged_is_extracted_anew(hub: Hub, hu
     extract(hub_client, "hf:drop/damaged@main", folder)
     weights = folder / "final.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    assert "error" not in hub_client.verb("score", folder, "-o", folder / "scores.csv", "--device", "cpu")
+    assert "error" not in hub_client.verb("score", folder, "--in-place", "--record", "lasting", "--device", "cpu")
     checked = qkgeom("check", str(folder))
     assert checked.returncode == 1 and "damaged failed: " in checked.stdout
     assert "cleared: damaged;" in qkgeom("retry", "damaged", "--results", str(tmp_path / "results")).stdout
@@ -205,10 +205,10 @@ def test_a_model_scored_again_is_no_longer_named(hub: Hub, hub_client: Client, t
     extract(hub_client, "hf:drop/back@main", tmp_path / "m")
     score(hub_client, tmp_path / "m")
     hub.repos["drop/back"].private = True
-    assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--device", "cpu")
+    assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--record", "lasting", "--device", "cpu")
     assert UNSCORED in inside(tmp_path / "m")
     hub.repos["drop/back"].private = False
-    assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--device", "cpu")
+    assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--record", "lasting", "--device", "cpu")
     assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
 
 

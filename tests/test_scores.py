@@ -317,3 +317,11 @@ def test_query_heads_that_cancel_are_summed_exactly():
     W_q[:, 1] = -W_q[:, 0] * (1 + 2**-20)
     exact = score_layer(W_q.double(), W_k.double())["all"]
     assert values(score_layer(W_q, W_k.float())["all"]) == pytest.approx(values(exact), abs=1e-6)
+
+
+@pytest.mark.parametrize(("exponent", "norm"), [(200, math.inf), (-200, 0.0)])
+def test_a_norm_beyond_the_range_of_float64_spoils_no_score(exponent, norm):
+    W_q, W_k = layer(7, 32, 2, 2, 4)
+    one, other = score_layer(W_q, W_k)["all"], score_layer(W_q * 10.0**exponent, W_k * 10.0**exponent)["all"]
+    assert values(other) == pytest.approx(values(one), abs=1e-9)
+    assert (other.fro_norm, other.status) == (norm, "ok")

@@ -125,6 +125,9 @@ def test_a_damaged_artifact_stops_no_other(tmp_path):
     folders = [write_artifact(tmp_path / name, [random_layer()]) for name in ("one", "bad", "two")]
     (folders[1] / FILE).write_bytes((folders[1] / FILE).read_bytes()[:-1])
     result = qkgeom("score", *map(str, folders), "--in-place")
+    assert result.returncode == 1 and "1 of 3 artifacts could not be scored" in result.stderr
+    assert [(folder / "scores.csv").exists() for folder in folders] == [True, False, True]
+    result = qkgeom("score", *map(str, folders), "--in-place", "--record", "lasting")
     assert result.returncode == 0, result.stderr  # it is recorded, as one that cannot be extracted, and `check` names it
     assert "bad cannot be scored, and the run goes on without it" in result.stderr
     assert [len((folder / "scores.csv").read_text().splitlines()) for folder in folders] == [2, 1, 2]

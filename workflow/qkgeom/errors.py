@@ -54,3 +54,11 @@ class AccessRefused(ModelFault):
 
 class TransientFault(QkgeomError):
     """A fault that may pass (network, full disk): the step fails and may be tried again."""
+
+
+# What a step of the pipeline records of a model instead of failing, so that the run goes on without it.
+RECORDED: dict[str, tuple[type[QkgeomError], ...]] = {
+    "none": (),
+    "lasting": (ModelFault,),
+    "all": (ModelFault, TransientFault),
+}

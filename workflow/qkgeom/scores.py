@@ -40,7 +40,7 @@ class Score:
         symmetry: tr(M M) / ||M||_F^2 in [-1, 1].
         directionality: (R - C) / (R + C) in [-1, 1] from sums of outlier norms; negative = column dominance.
         directionality_excess: the same from sums of (norm - threshold).
-        fro_norm: ||M||_F.
+        fro_norm: ||M||_F; infinite or 0 where that is beyond float64's range.
         n_row_outliers: number of rows whose norm exceeds the rows' threshold.
         n_col_outliers: the same for columns.
         status: `ok`, `no_outliers` (both directionalities are 0), `zero` or `not_finite` (all scores are None).
@@ -171,7 +171,8 @@ def _from_moments(moments: Moments, exponent: int) -> tuple[Score, bool]:
     if fro2 == 0:
         return Score(None, None, None, 0.0, 0, 0, "zero"), False
     symmetry = min(1.0, max(-1.0, moments.trace / fro2))
-    fro_norm = math.ldexp(math.sqrt(fro2), exponent)
+    with np.errstate(over="ignore", under="ignore"):  # it may lie beyond float64's range; the scores do not
+        fro_norm = float(np.ldexp(math.sqrt(fro2), exponent))
     R, C = _Outliers.among(moments.rows, moments.row_error), _Outliers.among(moments.columns, moments.column_error)
     trusted = R.sure and C.sure and SAFETY * moments.trace_error <= SYMMETRY_TOLERANCE * fro2
     if R.number == C.number == 0:

@@ -95,8 +95,7 @@ def layer_rows(
     try:
         scores = engine.score(W_q, W_k)
     except QkgeomError as error:
-        found = f"W_q {list(W_q.shape)}, W_k {list(W_k.shape)}"
-        raise ModelFault(error.what, where=f"{model} {snapshot}, layer {layer}", found=found) from error
+        raise ModelFault(f"{model} {snapshot}, layer {layer}: {error}") from error
     d_model, n_head, d_head = W_q.shape
     sizes = {"d_model": d_model, "n_head": n_head, "n_kv_head": W_k.shape[1], "d_head": d_head}
     rows = {

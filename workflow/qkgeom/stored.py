@@ -16,8 +16,11 @@ from qkgeom.scoring import Row, write_scores
 logger = logging.getLogger(__name__)
 
 
-def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], keep_weights: bool) -> None:
-    """Scores artifacts in place; one that cannot be scored stops no other.
+Faults = tuple[type[QkgeomError], ...]
+
+
+def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], recorded: Faults, keep_weights: bool) -> None:
+    """Scores artifacts in place; one that cannot be scored stops no other. For the arguments see `score_stored`.
 
     Raises:
         TransientFault: names those that could not be scored.
@@ -25,7 +28,7 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], ke
     faults = []
     for folder in folders:
         try:
-            write_scores(folder / "scores.csv", score_stored(folder, scored, ModelFault))
+            write_scores(folder / "scores.csv", score_stored(folder, scored, recorded))
             if not keep_weights:
                 drop(folder, artifacts.read_manifest(folder))
         except QkgeomError as fault:
@@ -40,9 +43,7 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], ke
         )
 
 
-def score_stored(
-    folder: Path, scored: Callable[..., list[Row]], recorded: type[QkgeomError] | tuple[type[QkgeomError], ...]
-) -> list[Row]:
+def score_stored(folder: Path, scored: Callable[..., list[Row]], recorded: Faults) -> list[Row]:
     """The rows of an artifact: none for a model with a fault that is recorded, which a pipeline goes on without.
 
     Args:

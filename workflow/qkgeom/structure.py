@@ -79,7 +79,7 @@ def structure_of(A: torch.Tensor, B: torch.Tensor) -> tuple[Structure, Norms]:
         B: [d, r].
     """
     core, rows, columns, exponent = _decomposed(A, B)
-    norms = Norms(*np.ldexp((rows, columns), exponent))
+    norms = _norms(rows, columns, exponent)
     if not np.square(rows).sum() > 0:  # zero, or NaN
         return Structure(), norms
     squares = _squared_singular_values(core)
@@ -92,7 +92,7 @@ def structure_of(A: torch.Tensor, B: torch.Tensor) -> tuple[Structure, Norms]:
 def norms_of(A: torch.Tensor, B: torch.Tensor) -> Norms:
     """The norms of M = A B^T, see `structure_of`."""
     _, rows, columns, exponent = _decomposed(A, B)
-    return Norms(*np.ldexp((rows, columns), exponent))
+    return _norms(rows, columns, exponent)
 
 
 def norm_arrays(snapshot: str, layer: int, norms: Norms) -> dict[str, np.ndarray]:
@@ -119,6 +119,11 @@ def _decomposed(A: torch.Tensor, B: torch.Tensor) -> tuple[torch.Tensor, np.ndar
         R_a, R_b = (torch.linalg.qr(each, mode="r").R for each in (A, B))
         core, rows, columns = R_a @ R_b.T, norm(A @ R_b.T, dim=1), norm(B @ R_a.T, dim=1)
     return core, rows.cpu().numpy(), columns.cpu().numpy(), a_exponent + b_exponent
+
+
+def _norms(rows: np.ndarray, columns: np.ndarray, exponent: int) -> Norms:
+    with np.errstate(over="ignore", under="ignore"):  # as `Score.fro_norm`
+        return Norms(*np.ldexp((rows, columns), exponent))
 
 
 def _scaled(A: torch.Tensor) -> tuple[torch.Tensor, int]:

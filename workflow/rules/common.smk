@@ -61,9 +61,9 @@ wildcard_constraints:
     corpus="|".join(map(re.escape, corpora.kinds())),
 
 
-def outage(wildcards, attempt):
-    """What a job does when a model is out of reach: at the last try it records it, and the run goes on without the model."""
-    return "record" if attempt == TRIES else "raise"
+def recorded_faults(wildcards, attempt):
+    """Faults of a model that a job records, so that the run goes on without it; at the last try also that it is out of reach."""
+    return "all" if attempt == TRIES else "lasting"
 
 
 def extract_arguments(wildcards):

@@ -20,7 +20,7 @@ rule extract:
         mem_mb=2000,
         runtime=60,
         hub_slots=lambda wildcards: int(wildcards.model not in TRAINED),
-        outage=outage,
+        record=recorded_faults,
     params:
         folder=subpath(output.manifest, parent=True),
         arguments=extract_arguments,
@@ -28,4 +28,4 @@ rule extract:
         code=extract_code,
     shell:
         "python -m qkgeom extract {params.arguments} --model {wildcards.model} --output {params.folder}"
-        " --{resources.outage}-outage > {log} 2>&1"
+        " --record {resources.record} > {log} 2>&1"

@@ -23,15 +23,15 @@ rule score:
         runtime=60,
         gpu=GPU,
         device=SETTINGS.device,  # not a param: another device gives the same scores
-        outage=outage,
+        record=recorded_faults,
         weights=lambda wildcards: weights_after_scoring([wildcards.model]),  # not a param either
         hub_slots=score_downloads,
     params:
         columns=score_columns(),
         code=score_code(),
     shell:
-        "python -m qkgeom score results/models/{wildcards.model} {params.columns} --device {resources.device}"
-        " --threads {threads} --{resources.weights}-weights --{resources.outage}-outage --output {output} > {log} 2>&1"
+        "python -m qkgeom score results/models/{wildcards.model} --in-place --record {resources.record} {params.columns}"
+        " --device {resources.device} --threads {threads} --{resources.weights}-weights > {log} 2>&1"
 
 
 for number, models_of_job in enumerate(scoring_jobs()):
@@ -62,7 +62,7 @@ for number, models_of_job in enumerate(scoring_jobs()):
             columns=score_columns(),
             code=score_code(),
         shell:
-            "python -m qkgeom score {params.artifacts} --in-place {params.columns} --device {resources.device}"
+            "python -m qkgeom score {params.artifacts} --in-place --record lasting {params.columns} --device {resources.device}"
             " --threads {threads} --{resources.weights}-weights > {log} 2>&1"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -12,7 +12,7 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging
-from qkgeom.errors import ModelFault, TransientFault
+from qkgeom.errors import RECORDED
 from qkgeom.extraction import failed_manifest
 
 
@@ -30,9 +30,12 @@ def command(
     adapter: Annotated[
         str | None, Option(help="a LoRA adapter in PEFT's format, merged: hf:org/name@revision, a folder")
     ] = None,
-    record_outage: Annotated[
-        bool, Option("--record-outage/--raise-outage", help="record also a fault that may pass, such as a network that is down")
-    ] = False,
+    record: Annotated[
+        Literal["lasting", "all"],
+        Option(
+            help="faults that are recorded in the manifest: lasting ones, or also what may pass, such as a network that is down"
+        ),
+    ] = "lasting",
 ) -> None:
     """Fetch a checkpoint and store its query and key weights.
 
@@ -45,8 +48,6 @@ def command(
     try:
         how = {"series": series, "layout": layout, "part": part, "sha256": sha256, "architecture": architecture}
         acquire(uri, output, name, heads=heads, adapter=adapter, **how)
-    except (ModelFault, TransientFault) as fault:
-        if isinstance(fault, TransientFault) and not record_outage:
-            raise
+    except RECORDED[record] as fault:
         artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
         sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")

@@ -17,7 +17,7 @@ from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
 from qkgeom.device import choose_device, take_free_gpu
 from qkgeom.dropping import drop
-from qkgeom.errors import ModelFault, TransientFault, UsageError
+from qkgeom.errors import RECORDED, UsageError
 from qkgeom.scoring import score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
 from qkgeom.sources import split_uri
@@ -61,10 +61,10 @@ def command(
     adapter: Annotated[
         str | None, Option(help="a LoRA adapter in PEFT's format: hf:org/name@revision, a folder; scored merged, and the base")
     ] = None,
-    record_outage: Annotated[
-        bool,
-        Option("--record-outage/--raise-outage", help="in the pipeline: go on without weights that are out of reach just now"),
-    ] = False,
+    record: Annotated[
+        Literal["none", "lasting", "all"],
+        Option(help="in the pipeline: faults that are recorded beside the artifact, and the run goes on without its scores"),
+    ] = "none",
 ) -> None:
     """Score a model: per layer, symmetry and directionality of its query-key weights; or several artifacts in one go."""
     import torch
@@ -80,7 +80,7 @@ def command(
             found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
             fix = "score several artifacts with --in-place, and other models one at a time"
             raise UsageError("these options do not go together", found=found, fix=fix)
-        score_in_place([artifacts.find(each) for each in targets], scored, keep_weights)
+        score_in_place([artifacts.find(each) for each in targets], scored, RECORDED[record], keep_weights)
         return
     target = targets[0]
     folder = artifacts.find(target)
@@ -89,9 +89,7 @@ def command(
         if architecture or n_head or n_kv_head or part or adapter:
             found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
-        in_pipeline = output is not None and output.resolve() == (folder / "scores.csv").resolve()
-        recorded = (ModelFault, TransientFault) if record_outage else ModelFault
-        rows = score_stored(folder, scored, recorded if in_pipeline else ())
+        rows = score_stored(folder, scored, RECORDED[record])
     else:
         with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
