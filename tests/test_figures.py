@@ -285,6 +285,17 @@ def test_many_models_are_not_named(tmp_path):
     assert len(figure.legends) == 1
 
 
+def test_untrained_models_have_a_dagger_named_or_not(tmp_path):
+    rows = [
+        summary_row(f"m{k}", "encoder", 10 ** (5 + k), 12, {}, verdict="untrained" if k == 1 else "not random") for k in (1, 2)
+    ]
+    for axes in _draw(_numbers(tmp_path, rows)).axes:
+        assert [text.get_text() for text in _names(axes)] == ["m1 †", "m2"]
+    many = rows + [summary_row(f"n{k}", "decoder", 10**8 + k, 12, {}) for k in range(12)]
+    for axes in _draw(_numbers(tmp_path, many)).axes:
+        assert [(text.get_text(), text.xy) for text in _names(axes)] == [("†", (10**6, 0.1))]
+
+
 # the corner of W_qk
 
 
