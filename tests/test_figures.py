@@ -103,7 +103,8 @@ def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
     stem = tmp_path / "out v1.2" / name
     figures.render(name, inputs, stem)
     assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in ("csv", "md", "pdf", "png")]
-    assert FIGURES[name].caption in (stem.parent / f"{name}.md").read_text()
+    caption = (stem.parent / f"{name}.md").read_text()
+    assert FIGURES[name].caption in caption and "(none)" not in caption
     module = importlib.import_module(f"qkgeom.figures.{name}")
     expected = module.numbers(inputs)
     assert len(expected)

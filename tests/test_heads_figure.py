@@ -163,11 +163,19 @@ def test_norms_are_sorted_and_relative_to_their_mean(tmp_path):
         norms = np.linalg.norm(M, axis=axis)
         assert rows["rank"].tolist() == list(range(1, 61))
         assert rows["index"].tolist()[: len(first)] == first
-        assert rows["norm"].to_numpy() == pytest.approx(np.sort(norms)[::-1] / norms.mean())
-        assert rows["threshold"].unique() == pytest.approx([1 + 2 * norms.std(ddof=1) / norms.mean()])
-    axes = draw(norm_profiles, numbers).axes[1]
+        assert rows["norm_over_mean"].to_numpy() == pytest.approx(np.sort(norms)[::-1] / norms.mean())
+        assert rows["threshold_over_mean"].unique() == pytest.approx([1 + 2 * norms.std(ddof=1) / norms.mean()])
+    axes = draw(norm_profiles, numbers).axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["rows: 1 outlier (2)", "columns: 2 outliers (9, 5)"]
+
+
+def test_profiles_are_called_by_the_label_of_the_summary_and_have_a_panel_each(tmp_path):
+    folder = write_artifact(tmp_path / "m", [random_layer()])
+    summary = write_summary(tmp_path / "summary.csv", [model("m", "decoder", label="Model M")])
+    for given, label in ((summary, "Model M"), (None, "m")):
+        numbers = norm_profiles.numbers(Inputs(summary=given, examples={"decoder": (folder, 0)}))
+        assert [axes.get_title() for axes in draw(norm_profiles, numbers).axes] == [f"decoder: {label}\nlayer 0"]
 
 
 @pytest.mark.parametrize(("value", "said"), [(0.0, "zero, or not finite"), (np.nan, "zero, or not finite")])
@@ -176,8 +184,8 @@ def test_a_layer_without_norms_says_so(tmp_path, value, said):
     artifacts.write_manifest(tmp_path / "failed", {"model": "failed", "status": "failed", "reason": "gated"})
     numbers = norm_profiles.numbers(Inputs(examples={"encoder": (bad, 0), "decoder": (tmp_path / "failed", 0)}))
     encoder, decoder = draw(norm_profiles, numbers).axes
-    assert texts(encoder) == said
-    assert texts(decoder) == "no decoder with stored weights"
+    assert texts(encoder) == said and encoder.get_title() == "encoder: bad\nlayer 0"
+    assert texts(decoder) == "no stored weights" and decoder.get_title() == "decoder: failed\nlayer 0"
 
 
 def test_equal_norms_have_no_outlier_and_no_threshold_line(tmp_path):
