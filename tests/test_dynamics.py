@@ -12,7 +12,7 @@ from matplotlib.colors import same_color, to_rgb
 from qkgeom import figures
 from qkgeom.errors import QkgeomError
 from qkgeom.figures import dynamics, dynamics_layers
-from qkgeom.figures._null_band import LABEL
+from qkgeom.figures._null_band import legend_entry
 from qkgeom.figures._style import COLOURS, RC
 from qkgeom.rendering import Inputs, specs
 from trained_models import STEPS, Run, score_rows, write_tables, write_training
@@ -138,10 +138,16 @@ def test_lines_and_bands_are_the_numbers(trained):
 
 def test_the_legend_explains_thin_lines_only_where_there_are_any(trained, tmp_path):
     (legend,) = _draw(dynamics, dynamics.numbers(trained)).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder", BANDS_OF_SEEDS, "single seeds", LABEL]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "encoder",
+        "decoder",
+        BANDS_OF_SEEDS,
+        "single seeds",
+        *legend_entry(),
+    ]
     assert legend.get_title().get_text() == "4 layers, corpus: reference"
     (alone,) = _draw(dynamics, dynamics.numbers(write_training(tmp_path, [Run()]))).legends
-    assert [text.get_text() for text in alone.get_texts()] == ["encoder", "quartiles over layers", LABEL]
+    assert [text.get_text() for text in alone.get_texts()] == ["encoder", "quartiles over layers", *legend_entry()]
 
 
 def test_the_legend_is_inside_the_figure(trained):

@@ -103,7 +103,8 @@ def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
     stem = tmp_path / "out v1.2" / name
     figures.render(name, inputs, stem)
     assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in ("csv", "md", "pdf", "png")]
-    assert FIGURES[name].caption in (stem.parent / f"{name}.md").read_text()
+    caption = (stem.parent / f"{name}.md").read_text()
+    assert FIGURES[name].caption in caption and "(none)" not in caption
     module = importlib.import_module(f"qkgeom.figures.{name}")
     expected = module.numbers(inputs)
     assert len(expected)
@@ -283,6 +284,17 @@ def test_many_models_are_not_named(tmp_path):
     figure = _draw(_numbers(tmp_path, rows))
     assert not any(_names(axes) for axes in figure.axes)
     assert len(figure.legends) == 1
+
+
+def test_untrained_models_have_a_dagger_named_or_not(tmp_path):
+    rows = [
+        summary_row(f"m{k}", "encoder", 10 ** (5 + k), 12, {}, verdict="untrained" if k == 1 else "not random") for k in (1, 2)
+    ]
+    for axes in _draw(_numbers(tmp_path, rows)).axes:
+        assert [text.get_text() for text in _names(axes)] == ["m1 †", "m2"]
+    many = rows + [summary_row(f"n{k}", "decoder", 10**8 + k, 12, {}) for k in range(12)]
+    for axes in _draw(_numbers(tmp_path, many)).axes:
+        assert [(text.get_text(), text.xy) for text in _names(axes)] == [("†", (10**6, 0.1))]
 
 
 # the corner of W_qk

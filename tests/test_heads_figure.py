@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from qkgeom import artifacts
+from qkgeom import artifacts, null
 from qkgeom.figures import heads, norm_profiles
 from qkgeom.figures._head_map import ABSENT
 from qkgeom.figures._style import COLOURS, RC
@@ -18,7 +18,7 @@ from scored_models import random_layer, summary_row, write_artifact, write_summa
 
 def score_rows(model: str, layers: list[list[float]], snapshot: str = "final") -> list[dict]:
     """A row per layer and head; `layers` are the heads' symmetries, directionality their negative."""
-    common = {"model": model, "snapshot": snapshot, "status": "ok"}
+    common = {"model": model, "snapshot": snapshot, "status": "ok", "d_model": 64, "n_kv_head": 2, "d_head": 16}
     rows = []
     for layer, symmetries in enumerate(layers):
         for head, s in zip(["all", *range(len(symmetries))], [0.9, *symmetries], strict=True):
@@ -105,6 +105,21 @@ def test_halves_of_each_group_hold_their_heads_and_their_quartiles(tmp_path):
     assert encoder.y1 >= 0.9 and decoder.y0 <= -0.1
 
 
+def test_the_band_is_that_of_the_median_head_s_shape(tmp_path):
+    models = [model("bert", "encoder"), model("gpt", "decoder"), model("gpt-2", "decoder")]
+    scores = [row for name, width in zip(("bert", "gpt", "gpt-2"), (64, 100, 400), strict=True)
+              for row in (line | {"d_model": width} for line in score_rows(name, [[0.1] * 3]))]  # fmt: skip
+    figure = draw(heads, heads.numbers(inputs_of(tmp_path, models, scores)))
+    for axes, score in zip(figure.axes[:2], ("symmetry", "directionality_excess"), strict=True):
+        low, high = null.interval(score, np.array([64.0, 100, 400]), np.full(3, 16.0))
+        boxes = [band.get_paths()[0].get_extents() for band in axes.collections]
+        assert [(box.y0, box.y1) for box in boxes] == [
+            pytest.approx((low[0], high[0])),
+            pytest.approx((low[1:].mean(), high[1:].mean())),
+        ]
+        assert boxes[0].x0 < 0 == boxes[0].x1 == boxes[1].x0 < boxes[1].x1
+
+
 def test_maps_show_layers_by_heads_and_what_is_missing_in_grey(tmp_path):
     scores = score_rows("swin", [[0.1, -0.2], [0.3, 0.4, 0.5, np.nan]])
     numbers = heads.numbers(inputs_of(tmp_path, [model("swin", "encoder", group="vision", label="Swin T")], scores))
@@ -126,7 +141,7 @@ def test_models_without_scored_heads_are_counted(tmp_path):
     figure = draw(heads, heads.numbers(inputs_of(tmp_path, models, score_rows("bert", [[0.1]]))))
     (legend,) = figure.subfigs[0].legends
     assert legend.get_title().get_text() == "2 of 3 models have no scored head"
-    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder"]
+    assert [text.get_text() for text in legend.get_texts()] == ["encoder", "decoder", "95 % of random heads"]
 
 
 def test_without_any_scored_head_the_figure_says_what_to_set(tmp_path):
@@ -163,11 +178,19 @@ def test_norms_are_sorted_and_relative_to_their_mean(tmp_path):
         norms = np.linalg.norm(M, axis=axis)
         assert rows["rank"].tolist() == list(range(1, 61))
         assert rows["index"].tolist()[: len(first)] == first
-        assert rows["norm"].to_numpy() == pytest.approx(np.sort(norms)[::-1] / norms.mean())
-        assert rows["threshold"].unique() == pytest.approx([1 + 2 * norms.std(ddof=1) / norms.mean()])
-    axes = draw(norm_profiles, numbers).axes[1]
+        assert rows["norm_over_mean"].to_numpy() == pytest.approx(np.sort(norms)[::-1] / norms.mean())
+        assert rows["threshold_over_mean"].unique() == pytest.approx([1 + 2 * norms.std(ddof=1) / norms.mean()])
+    axes = draw(norm_profiles, numbers).axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["rows: 1 outlier (2)", "columns: 2 outliers (9, 5)"]
+
+
+def test_profiles_are_called_by_the_label_of_the_summary_and_have_a_panel_each(tmp_path):
+    folder = write_artifact(tmp_path / "m", [random_layer()])
+    summary = write_summary(tmp_path / "summary.csv", [model("m", "decoder", label="Model M")])
+    for given, label in ((summary, "Model M"), (None, "m")):
+        numbers = norm_profiles.numbers(Inputs(summary=given, examples={"decoder": (folder, 0)}))
+        assert [axes.get_title() for axes in draw(norm_profiles, numbers).axes] == [f"decoder: {label}\nlayer 0"]
 
 
 @pytest.mark.parametrize(("value", "said"), [(0.0, "zero, or not finite"), (np.nan, "zero, or not finite")])
@@ -176,8 +199,8 @@ def test_a_layer_without_norms_says_so(tmp_path, value, said):
     artifacts.write_manifest(tmp_path / "failed", {"model": "failed", "status": "failed", "reason": "gated"})
     numbers = norm_profiles.numbers(Inputs(examples={"encoder": (bad, 0), "decoder": (tmp_path / "failed", 0)}))
     encoder, decoder = draw(norm_profiles, numbers).axes
-    assert texts(encoder) == said
-    assert texts(decoder) == "no decoder with stored weights"
+    assert texts(encoder) == said and encoder.get_title() == "encoder: bad\nlayer 0"
+    assert texts(decoder) == "no stored weights" and decoder.get_title() == "decoder: failed\nlayer 0"
 
 
 def test_equal_norms_have_no_outlier_and_no_threshold_line(tmp_path):

@@ -229,6 +229,15 @@ def test_effects_are_worked_out_from_medians_at_the_ends(tmp_path):
     assert printed.loc["symmetric start is faster", ("", "Verdict")] == NONE
 
 
+def test_a_claim_that_rests_on_untrained_runs_says_of_how_many_pairs(tmp_path):
+    runs = [Run(role, seed=seed) for role in ("encoder", "decoder") for seed in (0, 1)]
+    scores = [row for run in runs for row in scored(run, 0.0, 0.5 if run.role == "encoder" else -0.4)]
+    inputs = write_tables(tmp_path, [run.row() for run in runs], scores, [], untrained=(Run("decoder", seed=1).model,))
+    found = claims.printed(claims.table(inputs)).set_index(("", "Claim"))["", "Verdict"]
+    one = f"{SUPPORTED} † 1 of 2"
+    assert found.tolist() == [one, one, SUPPORTED, one, NONE]
+
+
 def test_columns_must_dominate_and_not_only_be_less_outweighed(tmp_path):
     encoder, decoder = Run(), Run("decoder")
     scores = [*scored(encoder, 0.5, 0.5), *scored(decoder, 0.5, 0.2)]  # rows dominate still
@@ -294,11 +303,10 @@ def test_every_run_is_listed_once_with_its_margin(tmp_path):
     towers = Run(family="t5").row() | {"run": "t5", "status": "not_learned"}
     rows = [Run().row()]
     rows += [towers | {"model": f"t5.{role}", "role": role} for role in ("encoder", "decoder")]
-    path = tmp_path / "runs.csv"
-    pd.DataFrame(rows, columns=list(Run().row())).to_csv(path, index=False)
-    listed = training_runs.table(Inputs(runs=path))
+    listed = training_runs.table(write_tables(tmp_path, rows, [], [], untrained=("t5.decoder",)))
     assert list(listed["run"]) == [Run().run, "t5"]
     printed = training_runs.printed(listed)
+    assert printed[("", "Model")].tolist() == [Run().run, "t5 †"]
     assert printed[("", "Ended")].tolist() == ["ok", "not learned"]
     assert printed[("Held-out", "Margin")].tolist()[1] == 0.8
     assert pd.isna(printed[("Held-out", "Margin")][0])

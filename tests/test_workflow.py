@@ -184,7 +184,10 @@ def test_only_chooses_a_subset(project):
     assert planned["extract"] == planned["score"] == {"tiny-enc"}
     assert planned["figure"] == {"scores_language", "heads"}, "the figures of examples need both roles"
     project.run("--config", "only=*enc")
-    assert "wqk_examples is left from another run" in (project.folder / "results/mini/check.txt").read_text()
+    assert (
+        "wqk_examples is not of this run: its models, or the knobs that it needs, are not"
+        in (project.folder / "results/mini/check.txt").read_text()
+    )
 
 
 def test_without_heads_layers_are_scored_alone_and_the_figure_of_heads_is_not_drawn(project):
@@ -195,7 +198,10 @@ def test_without_heads_layers_are_scored_alone_and_the_figure_of_heads_is_not_dr
             assert [line["head"] for line in csv.DictReader(file)] == heads * 3
     planned = project.planned("--config", "heads=false", "--forceall")
     assert planned["figure"] == FIGURES - {"heads"}
-    assert "heads is left from another run" in (project.folder / "results/mini/check.txt").read_text()
+    assert (
+        "heads is not of this run: its models, or the knobs that it needs, are not"
+        in (project.folder / "results/mini/check.txt").read_text()
+    )
 
 
 def test_structure_adds_columns_to_every_table_of_scores_and_norms_to_the_artifacts(project):

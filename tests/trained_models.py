@@ -105,8 +105,11 @@ def write_training(folder: Path, runs: list[Run] | None = None) -> Inputs:
     return write_tables(folder, [run.row() for run in runs], scores, losses)
 
 
-def write_tables(folder: Path, runs: list[dict], scores: list[dict], losses: list[dict]) -> Inputs:
+def write_tables(folder: Path, runs: list[dict], scores: list[dict], losses: list[dict], untrained: tuple = ()) -> Inputs:
+    """The tables of some runs, whose models are trained but for those named in `untrained`."""
+    verdicts = [(run["model"], "untrained" if run["model"] in untrained else "not random") for run in runs]
     tables = {
+        "summary": pd.DataFrame(verdicts, columns=["model", "verdict"]),
         "runs": pd.DataFrame(runs, columns=list(Run().row())),
         "scores": pd.DataFrame(scores, columns=list(COLUMNS)),
         "losses": pd.DataFrame(losses, columns=["model", "step", "split", "loss"]),

@@ -119,6 +119,15 @@ class Inputs:
         table = self.snapshots(group, list(dict.fromkeys([*columns, "model"])))
         return table.drop_duplicates("model", keep="last", ignore_index=True)[list(columns)]
 
+    def verdicts(self) -> pd.Series:
+        """The verdict on the last snapshot of each model (`untrained.verdict`), by model.
+
+        Raises:
+            QkgeomError: the summary cannot be read or lacks a column.
+        """
+        table = self.read("summary", ["model", "verdict"])
+        return table.drop_duplicates("model", keep="last").set_index("model")["verdict"]
+
     def snapshots(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
         """The scored snapshots of a group's models, a model's in their order: encoders, then decoders, by size and name.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ALPHA = 0.01  # share of untrained models that are not called so
 UNTRAINED, NOT_RANDOM = "untrained", "not random"
+MARK = "†"
 TERMS = ("symmetry_z", "directionality_excess_z")
 
 
@@ -48,6 +49,11 @@ def verdict(p: float) -> str | None:
     if np.isnan(p):
         return None
     return UNTRAINED if p >= ALPHA else NOT_RANDOM
+
+
+def marked(labels: pd.Series, verdicts: pd.Series) -> pd.Series:
+    """The labels, of untrained models with a dagger; captions explain it."""
+    return labels.where(verdicts != UNTRAINED, labels + f" {MARK}")
 
 
 def sentence(p: float) -> str:

@@ -9,6 +9,7 @@ from qkgeom.rendering import Inputs, beside, load
 
 # no dates, no versions: the same inputs give the same bytes
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
+NOT_THERE = "none"  # PAPER of a figure that the paper lacks
 CAPTION_KEY = {"pdf": "Subject", "png": "Description"}
 
 
@@ -26,12 +27,13 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
     module = load(__name__, name, inputs)
     numbers = module.numbers(inputs)
     write_csv(beside(stem, "csv"), numbers)
-    write_text(beside(stem, "md"), f"# {name} ({module.PAPER})\n\n![{name}]({name}.png)\n\n{module.CAPTION}\n")
+    title = f"{name} ({'not in the paper' if module.PAPER == NOT_THERE else module.PAPER})"
+    write_text(beside(stem, "md"), f"# {title}\n\n![{name}]({name}.png)\n\n{module.CAPTION}\n")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change a figure
         matplotlib.rcParams.update(RC)
         figure = module.draw(numbers)
         for ending, metadata in METADATA.items():
             with whole_file(beside(stem, ending)) as temporary:
-                told = {**metadata, "Title": module.PAPER, CAPTION_KEY[ending]: module.CAPTION}
+                told = {**metadata, "Title": title, CAPTION_KEY[ending]: module.CAPTION}
                 figure.savefig(temporary, format=ending, metadata=told)

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch
 
+from qkgeom.figures import _null_band
 from qkgeom.figures._dynamics_axes import label_score
-from qkgeom.figures._style import COLOURS
+from qkgeom.figures._style import COLOURS, HINT
 from qkgeom.rendering import ROLES, short_number
 
 SIDES = {"encoder": -1, "decoder": 1}
@@ -25,7 +26,7 @@ def draw_distribution(axes: Axes, heads: pd.DataFrame, score: str) -> None:
 
     Args:
         axes: where.
-        heads: one row per head: group, role, and the score, which may be missing.
+        heads: one row per head: group, role, the score and its null band, which may be missing.
         score: which column.
     """
     label_score(axes, score)
@@ -37,12 +38,17 @@ def draw_distribution(axes: Axes, heads: pd.DataFrame, score: str) -> None:
     for place, (group, name) in enumerate(zip(groups, names, strict=True)):
         counts = []
         for role in ROLES:
-            values = heads.loc[(heads["group"] == group) & (heads["role"] == role), score].dropna().to_numpy(float)
+            half = heads[(heads["group"] == group) & (heads["role"] == role) & heads[score].notna()]
+            values = half[score].to_numpy(float)
             counts.append(short_number(len(values)) if values.size else "–")
             if values.size:
+                band = half[_null_band.columns([score])].median()
+                axes.fill_between([place, place + SIDES[role] * HALF], *band, zorder=-1, **_null_band.LOOK)
                 _draw_half(axes, place, values, role)
         labels.append("\n".join([name + "\n" * (lines - name.count("\n")), *counts]))
     axes.set_xticks(range(len(groups)), labels)
+    if groups:
+        axes.set_xlabel("heads of encoders, of decoders", **HINT)
     axes.set_xlim(-0.55, max(len(groups), 1) - 0.45)
     axes.tick_params(axis="x", length=0)
 
@@ -52,9 +58,9 @@ def draw_legend(figure: SubFigure, numbers: pd.DataFrame) -> None:
     roles = [role for role in ROLES if role in set(numbers["role"])]
     without = numbers.loc[numbers["layer"].isna(), "model"].nunique()
     title = f"{without} of {numbers['model'].nunique()} models have no scored head" if without else None
-    entries = [Patch(color=COLOURS[role], **FILL) for role in roles]
-    look = {"loc": "outside upper center", "ncols": len(roles), "frameon": False, "title_fontsize": 7}
-    figure.legend(entries, roles, title=title, **look)
+    entries = {role: Patch(color=COLOURS[role], **FILL) for role in roles} | _null_band.legend_entry("heads")
+    look = {"loc": "outside upper center", "ncols": len(entries), "frameon": False, "title_fontsize": 7}
+    figure.legend(entries.values(), entries.keys(), title=title, **look)
 
 
 def _draw_half(axes: Axes, place: int, values: np.ndarray, role: str) -> None:

@@ -61,8 +61,7 @@ def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.n
 
 def write_names(axes: Axes, names: Sequence[str], points: np.ndarray, places: Sequence[Place], colours: Sequence[str]) -> None:
     """Writes each name at its place."""
-    over_line = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # where there was no place off the zero line
-    look = {"textcoords": "offset points", "fontsize": SIZE, "bbox": over_line, "in_layout": False, "zorder": 1}
+    look = {"textcoords": "offset points", "fontsize": SIZE, "in_layout": False, "zorder": 1}
     for name, point, place, colour in zip(names, points, places, colours, strict=True):
         axes.annotate(name, point, place.offset, color=colour, **look)
 

@@ -11,7 +11,6 @@ from matplotlib.patches import Patch
 from qkgeom import null
 from qkgeom.rendering import Inputs
 
-LABEL = "95 % of random layers"
 LOOK = {"color": "#f5eedb", "linewidth": 0}  # sand, told from the grey of quartiles
 
 
@@ -24,8 +23,13 @@ def bands_of(inputs: Inputs, models: pd.Series, scores: Iterable[str]) -> pd.Dat
     """The bands of some models, by the shape of their first layer in scores.csv: model, then `columns`."""
     layers = inputs.read("scores", ["model", "head", *null.SIZES])
     layers = layers[layers["model"].isin(models) & (layers["head"] == "all")].drop_duplicates("model")
-    ends = [end for score in scores for end in null.interval(score, *null.shapes(layers))]
-    return layers[["model"]].assign(**dict(zip(columns(scores), ends, strict=True)))
+    return with_bands(layers, scores)[["model", *columns(scores)]]
+
+
+def with_bands(rows: pd.DataFrame, scores: Iterable[str]) -> pd.DataFrame:
+    """Rows of scores.csv with `columns`, each of its own shape."""
+    ends = [end for score in scores for end in null.interval(score, *null.shapes(rows))]
+    return rows.assign(**dict(zip(columns(scores), ends, strict=True)))
 
 
 def draw_band(axes: Axes, numbers: pd.DataFrame, score: str) -> None:
@@ -35,6 +39,6 @@ def draw_band(axes: Axes, numbers: pd.DataFrame, score: str) -> None:
         axes.axhspan(low, high, zorder=-1, alpha=len(bands) ** -0.5, **LOOK)
 
 
-def legend_entry() -> dict[str, Patch]:
+def legend_entry(of: str = "layers") -> dict[str, Patch]:
     """What a legend says of the band."""
-    return {LABEL: Patch(**LOOK)}
+    return {f"95 % of random {of}": Patch(**LOOK)}

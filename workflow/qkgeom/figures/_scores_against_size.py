@@ -15,6 +15,7 @@ from qkgeom.figures import _null_band
 from qkgeom.figures._names import NEAR, find_places, write_names
 from qkgeom.figures._style import COLOURS, HINT, MARKERS, WIDTH, say
 from qkgeom.rendering import Inputs, short_number
+from qkgeom.untrained import MARK, UNTRAINED, marked
 
 # score -> name of the axis, what its negative and its positive end mean
 PANELS = {
@@ -22,7 +23,7 @@ PANELS = {
     "directionality_excess": ("directionality (excess)", "columns dominate", "rows dominate"),
 }
 COLUMNS = ["model", "label", "role", "n_params", "n_layers", *(f"{s}_{q}" for s in PANELS for q in ("median", "q1", "q3"))]
-COLUMNS += _null_band.columns(PANELS)
+COLUMNS += [*_null_band.columns(PANELS), "verdict"]
 FEW_LAYERS = 3  # with fewer, quartiles over layers say little
 ASIDE = 0.1  # closer neighbours on the axis (natural logarithm) are moved this far apart
 MOST_ASIDE = 0.15  # but none farther from their middle, in the same unit
@@ -31,7 +32,7 @@ NULL_BARS = {"color": _null_band.LOOK["color"], "linewidth": 7, "zorder": -1}  #
 
 
 def scores_of(inputs: Inputs, group: str) -> pd.DataFrame:
-    """One row per scored model of the group: its size, median and quartiles over layers of both scores, null bands."""
+    """One row per scored model of the group: its size, median and quartiles over layers of both scores, null bands, verdict."""
     return inputs.models(group, COLUMNS)
 
 
@@ -55,6 +56,9 @@ def draw(numbers: pd.DataFrame) -> Figure:
         _draw_legend(figure, numbers)
         if len(numbers) <= FEW_MODELS:
             _name_models(figure, panels, numbers)
+        else:
+            for axes, score in zip(panels, PANELS, strict=True):
+                _mark_untrained(axes, numbers, score)
     return figure
 
 
@@ -66,7 +70,7 @@ def _name_models(figure: Figure, panels: Iterable[Axes], numbers: pd.DataFrame) 
         (axes, np.column_stack([x, numbers[f"{score}_median"]]), numbers[[f"{score}_q1", f"{score}_q3"]].to_numpy(float))
         for axes, score in zip(panels, PANELS, strict=True)
     ]
-    names = list(numbers["label"])
+    names = list(marked(numbers["label"], numbers["verdict"]))
     figure.draw_without_rendering()
     places = [find_places(axes, names, points, bars) for axes, points, bars in data]
     if not all(found and all(place.away <= NEAR for place in found) for found in places):
@@ -78,6 +82,14 @@ def _name_models(figure: Figure, panels: Iterable[Axes], numbers: pd.DataFrame) 
     figure.set_layout_engine("none")  # names have their places in axes that no longer move
     for (axes, points, _), found in zip(data, places, strict=True):
         write_names(axes, names, points, found or [], colours)
+
+
+def _mark_untrained(axes: Axes, numbers: pd.DataFrame, score: str) -> None:
+    """A dagger beside the points of untrained models, where models are not named."""
+    untrained = (numbers["verdict"] == UNTRAINED).to_numpy(bool)
+    rows = numbers[untrained]
+    for x, y, role in zip(_sizes(numbers)[untrained], rows[f"{score}_median"], rows["role"], strict=True):
+        axes.annotate(MARK, (x, y), (3, 0), textcoords="offset points", va="center", color=COLOURS[role], fontsize=7)
 
 
 def _write_key(figure: Figure, key: Sequence[str], colours: Sequence[str]) -> None:

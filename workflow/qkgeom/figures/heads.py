@@ -5,6 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from qkgeom import null
+from qkgeom.figures import _null_band
 from qkgeom.figures._dynamics_axes import PANELS
 from qkgeom.figures._head_distribution import draw_distribution, draw_legend
 from qkgeom.figures._head_map import draw_map
@@ -15,7 +17,8 @@ PAPER = "none"
 CAPTION = (
     "Symmetry and directionality (excess) of the query-key matrices of single attention heads. Top: how the heads of all "
     "models of a group are distributed, encoders to the left and decoders to the right, every head counting once; the "
-    "widest bin of each half is drawn equally wide; bar and point: quartiles and median. Below them the numbers of heads, "
+    "widest bin of each half is drawn equally wide; bar and point: quartiles and median; sand: central 95 % of one head of "
+    "random weights, in the median over the heads' shapes. Below them the numbers of heads, "
     "of encoders over decoders. Maps: every head of one encoder and of one decoder, layers from top to bottom, layers and "
     "heads counted from 0; grey: no such head, or no score. The colour range ends at the 99th percentile of the absolute "
     "values shown. Of a model with several snapshots the last is shown. Symmetry is 1 for a symmetric and -1 for a "
@@ -37,11 +40,14 @@ def numbers(inputs: Inputs) -> pd.DataFrame:
     """
     described = [*DESCRIPTION, "n_params", "snapshot"]
     models = pd.concat([inputs.models(group, described) for group in GROUP.split(",")], ignore_index=True)
-    heads = inputs.read("scores", ["model", "snapshot", "layer", "head", *PANELS])
-    table = models.merge(heads[heads["head"] != "all"], on=["model", "snapshot"], how="left")
+    heads = inputs.read("scores", ["model", "snapshot", "layer", "head", *null.SIZES, *PANELS])
+    heads = _null_band.with_bands(heads[heads["head"] != "all"], PANELS)
+    table = models.merge(heads, on=["model", "snapshot"], how="left")
     examples = {role: folder.name for role, (folder, _) in inputs.examples.items()}
     chosen = [_chosen(table[(table["role"] == role) & table["layer"].notna()], examples.get(role)) for role in ROLES]
-    return table.assign(map=table["model"].isin(chosen))[[*DESCRIPTION, "map", "layer", "head", *PANELS]]
+    return table.assign(map=table["model"].isin(chosen))[
+        [*DESCRIPTION, "map", "layer", "head", *PANELS, *_null_band.columns(PANELS)]
+    ]
 
 
 def draw(numbers: pd.DataFrame) -> Figure:

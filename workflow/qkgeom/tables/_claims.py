@@ -9,6 +9,7 @@ from qkgeom.rendering import Inputs
 from qkgeom.tables._evidence import AGAINST, FOR, NEITHER
 from qkgeom.tables._initialisations import NO_PARTNER, compared
 from qkgeom.trajectories import SCORES, UNIT, custom_runs, layer_scores, over_layers, pairs
+from qkgeom.untrained import UNTRAINED
 
 CLAIMS = {
     "encoder_symmetry": "encoders are more symmetric",
@@ -22,7 +23,7 @@ NAMES = ("a", "b")
 COLUMNS = [
     *("claim", *UNIT),
     *(f"{column}_{name}" for name in NAMES for column in ("model", "step", "value")),
-    *("effect", "speaks", "note"),
+    *("effect", "speaks", "note", "untrained"),
 ]
 
 
@@ -30,9 +31,10 @@ def evidence(inputs: Inputs) -> pd.DataFrame:
     """Every pair for every claim: the two values and whose they are, `effect`, `speaks` and a `note`.
 
     `speaks` is for, against or neither, and empty for a pair that could not be compared; the note says why.
+    `untrained` is whether the last scores of either run cannot be told from those of random weights.
 
     Raises:
-        QkgeomError: one of the three tables cannot be read.
+        QkgeomError: one of the tables cannot be read.
     """
     runs = custom_runs(inputs)
     runs = runs[runs["init"] == "default"]
@@ -45,7 +47,10 @@ def evidence(inputs: Inputs) -> pd.DataFrame:
         "columns_emerge": _weigh(decoders, first[first["role"] == "decoder"], EXCESS, -1, negative=True),
         "symmetric_init": _initialisations(inputs),
     }
-    return pd.concat([part.assign(claim=claim)[COLUMNS] for claim, part in parts.items()], ignore_index=True)
+    table = pd.concat([part.assign(claim=claim) for claim, part in parts.items()], ignore_index=True)
+    verdicts = inputs.verdicts()
+    untrained = [table[f"model_{name}"].map(verdicts) == UNTRAINED for name in NAMES]
+    return table.assign(untrained=untrained[0] | untrained[1])[COLUMNS]
 
 
 def _ends(inputs: Inputs, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

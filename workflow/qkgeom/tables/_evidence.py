@@ -39,7 +39,7 @@ def summary(pairs: pd.DataFrame) -> dict[str, object]:
     """Counts, effects, test and verdict of one claim.
 
     Args:
-        pairs: columns `effect` and `speaks`; a pair that could not be compared has no `speaks` and is left out.
+        pairs: columns `effect`, `speaks` and `untrained`; a pair that could not be compared has no `speaks` and is left out.
     """
     counted = pairs[pairs["speaks"].notna()]
     n_for, n_against = (int((counted["speaks"] == way).sum()) for way in (FOR, AGAINST))
@@ -49,6 +49,7 @@ def summary(pairs: pd.DataFrame) -> dict[str, object]:
         "pairs": len(counted),
         "in favour": n_for,
         "against": n_against,
+        "untrained": int(counted["untrained"].sum()),
         "median": effects.median(),
         "min": effects.min(),
         "max": effects.max(),

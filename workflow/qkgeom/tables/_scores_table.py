@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from qkgeom.rendering import Inputs, short_number
-from qkgeom.untrained import UNTRAINED
+from qkgeom.untrained import marked
 
 QUARTILES = {"median": "Median", "q1": "Q1", "q3": "Q3"}
 
@@ -27,7 +27,7 @@ def printed(table: pd.DataFrame, scores: Mapping[str, str]) -> pd.DataFrame:
     """
     columns = {
         ("", "Role"): table["role"],
-        ("", "Model"): table["label"].where(table["verdict"] != UNTRAINED, table["label"] + " †"),
+        ("", "Model"): marked(table["label"], table["verdict"]),
         ("", "Parameters"): [None if pd.isna(n) else short_number(n) for n in table["n_params"]],
         ("", "Layers"): [
             f"{n}" if n == scored else f"{scored} of {n}"

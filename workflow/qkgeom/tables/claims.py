@@ -7,24 +7,26 @@ import pandas as pd
 from qkgeom.rendering import Inputs
 from qkgeom.tables._claims import CLAIMS, evidence
 from qkgeom.tables._evidence import summary
+from qkgeom.untrained import MARK
 
 PAPER = "claims of the abstract"
 CAPTION = (
     "What the paper's abstract claims, in pairs of runs of this preset. Effects are positive in favour of the claim. "
     "Encoders are more symmetric: symmetry of an encoder minus that of the decoder of the same corpus, depth and seed, "
     "medians over layers at the last step. Decoders' columns dominate: directionality (excess) of that encoder minus that "
-    "of the decoder; for the claim, the decoder's must be negative too. Symmetry emerges, column dominance emerges: by "
-    "how much the symmetry of an encoder rises, and the directionality (excess) of a decoder falls, from step 0 to the "
-    "last, where it must be negative. Symmetric start is faster: speed-up as in symmetric_init, as a fraction (loss "
-    "smoothed over 5 logged points; 0 where it was not reached); for the claim, it must be positive and the final "
-    "training loss lower; against it is a higher one, or a symmetric start that alone diverged; losses whose difference "
-    "lies within its 95 % interval (as in symmetric_init) speak neither way. p: two-sided sign test, where at least "
-    "6 pairs speak for or against. Supported here: all pairs are for the claim or, where tested, most are and p is below "
-    "0.05; not supported here: fewer than half are for it; mixed: all else. Every pair is in the csv. How far each "
-    "model has learned is in training_runs: where it does not beat the trivial baseline, little speaks for or against."
+    "of the decoder; for the claim, the decoder's must be negative too. Symmetry emerges, column dominance emerges: by how "
+    "much the symmetry of an encoder rises, and the directionality (excess) of a decoder falls, from step 0 to the last, "
+    "where it must be negative. Symmetric start is faster: speed-up as in symmetric_init, as a fraction (loss smoothed over "
+    "5 logged points; 0 where it was not reached); for the claim, it must be positive and the final training loss lower; "
+    "against it is a higher one, or a symmetric start that alone diverged; losses whose difference lies within its 95 % "
+    "interval (as in symmetric_init) speak neither way. p: two-sided sign test, where at least 6 pairs speak for or "
+    "against. Supported here: all pairs are for the claim or, where tested, most are and p is below 0.05; not supported "
+    "here: fewer than half are for it; mixed: all else. † and numbers: in so many of these pairs the last scores of a run "
+    "cannot be told from those of random weights, so that the verdict may rest on chance. Every pair is in the csv. How far "
+    "each model has learned is in training_runs: where it does not beat the trivial baseline, little speaks for or against."
 )
 GROUP = "training"
-NEEDS = ("scores", "losses", "runs")
+NEEDS = ("summary", "scores", "losses", "runs")
 
 
 def table(inputs: Inputs) -> pd.DataFrame:
@@ -46,4 +48,5 @@ def _row(title: str, found: dict) -> dict[tuple[str, str], object]:
         ("Pairs", "Against"): str(found["against"]),
     }
     effects = {("Effect", name.capitalize()): found[name] for name in ("median", "min", "max")}
-    return {("", "Claim"): title, **counts, **effects, ("", "p"): test, ("", "Verdict"): found["verdict"]}
+    verdict = f"{found['verdict']} {MARK} {found['untrained']} of {found['pairs']}" if found["untrained"] else found["verdict"]
+    return {("", "Claim"): title, **counts, **effects, ("", "p"): test, ("", "Verdict"): verdict}

@@ -62,7 +62,7 @@ def _leftovers(rendered: list[Path]) -> list[str]:
     """Figures and tables beside those of this run that are not of it."""
     stems = {path.with_suffix("") for path in rendered}
     beside = {path.with_suffix("") for folder in {path.parent for path in rendered} for path in folder.glob("[!.]*.csv")}
-    return [f"{stem} is left from another run: not all of its models take part in this one" for stem in sorted(beside - stems)]
+    return [f"{stem} is not of this run: its models, or the knobs that it needs, are not" for stem in sorted(beside - stems)]
 
 
 def _unscored_layers(scores: Path) -> list[str]:
