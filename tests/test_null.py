@@ -194,6 +194,12 @@ def test_keys_that_resemble_their_queries_are_noticed(calibration):
     assert np.mean(np.array(p) < untrained.ALPHA) > 0.9
 
 
+def test_a_sentence_claims_no_more_than_the_scores_say():
+    assert "untrained or too small to tell" in untrained.sentence(0.5) and "(p = 0.5)" in untrained.sentence(0.5)
+    assert untrained.sentence(0.0).endswith("(p < 1e-300).") and "not random" in untrained.sentence(0.0)
+    assert untrained.sentence(1e-200).endswith("(p = 1e-200).")
+
+
 # through the command line
 
 

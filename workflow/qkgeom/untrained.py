@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 ALPHA = 0.01  # share of untrained models that are not called so
 UNTRAINED, NOT_RANDOM = "untrained", "not random"
 MARK = "†"
+UNSURE = "untrained or too small to tell"  # what a person is told of `untrained`: it proves nothing of a small model
+SMALLEST_P = 1e-300  # below it floating-point numbers end, and p is 0
 TERMS = ("symmetry_z", "directionality_excess_z")
 
 
@@ -60,10 +62,12 @@ def sentence(p: float) -> str:
     """What a person is told of a p-value."""
     words = {
         None: "No layer can be held against random weights.",
-        UNTRAINED: "Verdict: untrained. These scores cannot be told from those of random weights",
+        UNTRAINED: f"Verdict: {UNSURE}. Random weights give such scores too",
         NOT_RANDOM: "Verdict: not random. Random weights do not give such scores",
     }[verdict(p)]
-    return words if np.isnan(p) else f"{words} (p = {p:.2g})."
+    if np.isnan(p):
+        return words
+    return f"{words} (p < {SMALLEST_P:g})." if p < SMALLEST_P else f"{words} (p = {p:.2g})."
 
 
 def rows_with_z(rows: Sequence[Row]) -> list[Row]:

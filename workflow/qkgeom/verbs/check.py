@@ -54,7 +54,7 @@ def _untrained(scores: list[Path]) -> list[str]:
         last = table[table["snapshot"] == table["snapshot"].iloc[-1]] if len(table) else table
         if untrained.verdict(untrained.p_value(last)) == untrained.UNTRAINED:
             names.append(path.parent.name)
-    told = "scores that random weights give too, so untrained or too small to tell (docs/null.md)"
+    told = f"scores that random weights give too, so {untrained.UNSURE} (docs/null.md)"
     return [f"{told}: {', '.join(names)}"] if names else []
 
 
