@@ -91,6 +91,18 @@ def test_what_is_no_model_is_refused_from_python(artifact):
         library.score(str(artifact))
     with pytest.raises(UsageError, match="does not say its architecture"):
         library.score(bert_tensors())
+    with pytest.raises(UsageError, match=r"no config(.|\n)*'some/config.json'(.|\n)*a mapping"):
+        library.score(bert_tensors(), "some/config.json")
+    with pytest.raises(UsageError, match=r"no such precision(.|\n)*'half'(.|\n)*'auto' or 'float64'"):
+        library.score(bert_tensors(), bert_config(), precision="half")
+
+
+@pytest.mark.faults
+def test_no_key_head_is_refused_in_a_config(tmp_path):
+    folder = write_checkpoint(tmp_path / "m", llama_tensors(), llama_config() | {"num_key_value_heads": 0})
+    result = qkgeom("score", str(folder))
+    assert result.returncode == 1
+    assert "does not state num_key_value_heads" in result.stderr and "{'num_key_value_heads': 0}" in result.stderr
 
 
 @pytest.mark.faults
@@ -287,6 +299,8 @@ def test_two_extractions_give_the_same_bytes(bert, artifact, tmp_path):
         (["score", "{bert}", "--part", "decoder"], 2, "one part only"),
         (["score", "{bert}", "--architecture", "mamba"], 1, "no layout reads this architecture"),
         (["score", "{bert}", "--n-head", "3", "--n-kv-head", "2"], 2, "head counts are impossible"),
+        (["score", "{bert}", "--n-head", "0"], 2, "Invalid value for '--n-head'"),
+        (["score", "{bert}", "--n-head", "4", "--n-kv-head", "0"], 2, "Invalid value for '--n-kv-head'"),
         (["score", "README.md"], 1, "no checkpoint of a known format"),
         (["score", "{bert}", "-o", "."], 2, "a folder is where a file should be written"),
         (["extract", "{bert}", "--layout", "lama", "-o", "x"], 2, "no layout is called 'lama'"),

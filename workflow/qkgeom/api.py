@@ -13,6 +13,7 @@ from qkgeom.extraction import FINAL, layer_weights
 from qkgeom.layouts import all_layouts, layout_for
 from qkgeom.layouts.timm_base import Timm
 from qkgeom.locate import find_layers
+from qkgeom.scores import PRECISIONS
 from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
 from qkgeom.structure import COLUMNS as STRUCTURE
 
@@ -47,11 +48,13 @@ def score(
         One row per layer (and head) with the columns of scores.csv (`scoring.COLUMNS`).
 
     Raises:
-        UsageError: not a model, or no config.
+        UsageError: not a model, no config, or an option with a value that is not allowed.
         ModelFault: no layout reads the architecture, or the tensors do not fit the layout or the config.
     """
     import pandas as pd
 
+    if precision not in PRECISIONS:
+        raise UsageError("there is no such precision", found=repr(precision), expected=" or ".join(map(repr, PRECISIONS)))
     state = module_or_state_dict
     if not isinstance(state, Mapping) and not hasattr(state, "state_dict"):
         raise UsageError(
@@ -66,6 +69,13 @@ def score(
         config = config.to_dict()
     if config is None:
         raise UsageError("a state dict alone does not say its architecture", fix="pass config=, e.g. model.config.to_dict()")
+    if not isinstance(config, Mapping):
+        raise UsageError(
+            "this is no config",
+            found=repr(config),
+            expected="a mapping, or a transformers config",
+            fix="pass config=, e.g. model.config.to_dict(), or json.load of config.json",
+        )
     container = from_state_dict(state)
     checkpoint = Checkpoint("a model in memory", config, dict.fromkeys(container.tensors, container))
     layout = layout_for(config, part)

@@ -161,9 +161,9 @@ class Layout(ABC):
         sizes = self.sizes(config)
         d_model = field(sizes, "hidden_size", "n_embd", "n_embed", "dim", "d_model")
         n_head = field(sizes, "num_attention_heads", "n_head", "n_heads", "num_heads")
-        n_kv_head = sizes.get("num_key_value_heads") or n_head
+        n_kv_head = n_head if sizes.get("num_key_value_heads") is None else field(sizes, "num_key_value_heads")
         d_head = sizes.get("head_dim") or d_model // n_head
-        return AttentionShape(d_model, n_head, int(n_kv_head), int(d_head))
+        return AttentionShape(d_model, n_head, n_kv_head, int(d_head))
 
     @abstractmethod
     def infer(self, shapes: Mapping[str, tuple[int, ...]], n_head: int, n_kv_head: int) -> AttentionShape:

@@ -25,8 +25,8 @@ def command(
     part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     sha256: Annotated[str | None, Option(help="digest of the one file that is fetched")] = None,
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
-    n_head: Annotated[int | None, Option(help="query heads, for a checkpoint without config.json")] = None,
-    n_kv_head: Annotated[int | None, Option(help="key heads, if fewer than query heads")] = None,
+    n_head: Annotated[int | None, Option(min=1, help="query heads, for a checkpoint without config.json")] = None,
+    n_kv_head: Annotated[int | None, Option(min=1, help="key heads, if fewer than query heads")] = None,
     adapter: Annotated[
         str | None, Option(help="a LoRA adapter in PEFT's format, merged: hf:org/name@revision, a folder")
     ] = None,
