@@ -61,9 +61,13 @@ def test_score_writes_the_scores_of_several_artifacts_beside_them(artifact, tmp_
     folders[1].joinpath("scores.csv").unlink()
     assert qkgeom("score", str(folders[1]), "--in-place").returncode == 0  # a single one, too
     assert (folders[1] / "scores.csv").exists()
-    for wrong in (["--in-place", "--json"], []):
-        refused = qkgeom("score", *map(str, folders), *wrong)
+    for wrong in (["--json"], ["--null", "-o", "x.csv"]):
+        refused = qkgeom("score", str(folders[0]), "--in-place", *wrong)
         assert refused.returncode == 2 and "do not go together" in refused.stderr
+        named = ", ".join(name for name in ("-o", *wrong[:1]) if name in wrong)
+        assert f"--in-place and {named}" in refused.stderr and f"leave out {named}" in refused.stderr
+    refused = qkgeom("score", *map(str, folders))
+    assert refused.returncode == 2 and "2 models" in refused.stderr and "add --in-place" in refused.stderr
     assert "no artifact here" in qkgeom("score", str(folders[0]), "hf:org/name", "--in-place").stderr
 
 

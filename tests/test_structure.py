@@ -199,8 +199,21 @@ def test_an_artifact_gets_columns_after_the_scores_and_its_norms(tmp_path, layer
             assert norms[f"final.layer.{k:03d}.rows"] == pytest.approx(np.linalg.norm(M, axis=1), rel=1e-5)
             assert norms[f"final.layer.{k:03d}.columns"] == pytest.approx(np.linalg.norm(M, axis=0), rel=1e-5)
     before = (folder / NORMS).read_bytes()
-    assert qkgeom("score", str(folder), "--structure", "--device", "cpu", "-o", str(tmp_path / "x.csv")).returncode == 0
+    assert qkgeom("score", str(folder), "--structure", "--device", "cpu", "--in-place").returncode == 0
     assert (folder / NORMS).read_bytes() == before, "the same weights give the same bytes"
+
+
+def test_norms_are_written_and_removed_with_the_artifacts_own_scores_only(tmp_path, layers):
+    folder = write_artifact(tmp_path / "m", layers)
+    elsewhere = ("score", str(folder), "--device", "cpu", "-o", str(tmp_path / "x.csv"))
+    assert qkgeom(*elsewhere, "--structure").returncode == 0
+    assert not (folder / NORMS).exists()
+    for in_place in (["--in-place"], ["-o", str(folder / "scores.csv")]):
+        (folder / NORMS).write_bytes(b"of an earlier run")
+        assert qkgeom(*elsewhere).returncode == 0
+        assert (folder / NORMS).exists()
+        assert qkgeom("score", str(folder), "--device", "cpu", *in_place).returncode == 0
+        assert not (folder / NORMS).exists()
 
 
 def test_without_the_option_there_are_neither_columns_nor_norms(tmp_path, layers):

@@ -17,7 +17,7 @@ from qkgeom.engine import Engine
 from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.files import write_text
 from qkgeom.layer_file import stream_layers
-from qkgeom.structure import norm_arrays, write_norms
+from qkgeom.structure import NORMS, norm_arrays, write_norms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +39,7 @@ def score_artifact(
     progress: Callable[[Sequence], Iterator] = iter,
     precision: str = "auto",
     structure: bool = False,
+    in_place: bool = False,
 ) -> list[Row]:
     """Scores every snapshot and layer of an artifact, two layers in memory at a time.
 
@@ -50,8 +51,9 @@ def score_artifact(
         device: see `choose_device`.
         progress: wraps the layers of a snapshot to show how far the work is.
         precision: `auto` or `float64`, see `score_layer`.
-        structure: add the columns of `qkgeom.structure`, and write the norms of every layer's rows and columns into the
-            artifact.
+        structure: add the columns of `qkgeom.structure`.
+        in_place: the rows are for the artifact's own scores.csv, so that its norms are written too; without `structure`
+            those of an earlier run are removed.
 
     Raises:
         ModelFault: a weights file is cut short or holds no layer's weights, or was dropped and cannot be fetched again
@@ -71,7 +73,9 @@ def score_artifact(
         ):
             for layer, (W_q, W_k) in zip(progress(layers), weights, strict=True):
                 rows += layer_rows(manifest["model"], snapshot, layer, W_q, W_k, engine, norms)
-    if norms is not None:
+    if in_place and norms is None:
+        (folder / NORMS).unlink(missing_ok=True)
+    elif in_place:
         write_norms(folder, norms)
     return rows
 

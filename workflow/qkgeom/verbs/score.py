@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -41,7 +42,7 @@ def command(
     heads: Annotated[bool, Option("--heads/--no-heads", help="a row per head as well")] = False,
     structure: Annotated[
         bool,
-        Option("--structure/--no-structure", help="also rank, outliers, and an artifact's norms (norms.npz); takes longer"),
+        Option("--structure/--no-structure", help="also rank and outliers, and norms.npz beside an artifact's scores.csv"),
     ] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps")] = "auto",
     precision: Annotated[
@@ -76,11 +77,11 @@ def command(
     choose_device(device)  # before anything is fetched
     scored = partial(score_artifact, heads=heads, device=device, precision=precision, structure=structure)
     if in_place or len(targets) > 1:
-        if output or as_json or null or part or architecture or n_head or n_kv_head or adapter or not in_place:
-            found = f"{len(targets)} model(s)" + (" and --in-place" if in_place else "")
-            fix = "score several artifacts with --in-place, and other models one at a time"
-            raise UsageError("these options do not go together", found=found, fix=fix)
-        score_in_place([artifacts.find(each) for each in targets], scored, RECORDED[record], keep_weights)
+        of_one = {"-o": output, "--json": as_json, "--null": null, "--part": part, "--architecture": architecture}
+        of_one |= {"--n-head": n_head, "--n-kv-head": n_kv_head, "--adapter": adapter}
+        _require_together(len(targets), in_place, [name for name, given in of_one.items() if given])
+        folders = [artifacts.find(each) for each in targets]
+        score_in_place(folders, partial(scored, in_place=True), RECORDED[record], keep_weights)
         return
     target = targets[0]
     folder = artifacts.find(target)
@@ -89,7 +90,8 @@ def command(
         if architecture or n_head or n_kv_head or part or adapter:
             found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
-        rows = score_stored(folder, scored, RECORDED[record])
+        own = output is not None and output.resolve() == (folder / "scores.csv").resolve()
+        rows = score_stored(folder, partial(scored, in_place=own), RECORDED[record])
     else:
         with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
@@ -111,6 +113,25 @@ def command(
         print_scores(rows)
     if is_artifact and not keep_weights:
         drop(folder, artifacts.read_manifest(folder))
+
+
+def _require_together(n_target: int, in_place: bool, of_one: Sequence[str]) -> None:
+    """Raises UsageError where options are given that suit a single model's rows only."""
+    if of_one and in_place:
+        raise UsageError(
+            "these options do not go together",
+            found=f"--in-place and {', '.join(of_one)}",
+            expected="--in-place writes scores.csv beside each artifact, and nothing else",
+            fix=f"leave out {', '.join(of_one)}, or score one artifact without --in-place",
+        )
+    if not in_place:
+        raise UsageError(
+            "several models are given, without --in-place",
+            found=f"{n_target} models",
+            fix="for artifacts add --in-place"
+            + (f", and leave out {', '.join(of_one)}" if of_one else "")
+            + "; score other models one at a time",
+        )
 
 
 def _name(target: str) -> str:
