@@ -12,7 +12,8 @@ import torch
 from matplotlib.colors import same_color
 from scipy.stats import ortho_group
 
-from checkpoints import write_llama
+import qkgeom as library
+from checkpoints import llama_config, llama_tensors, write_llama
 from project import ROOT, qkgeom
 from published_shapes import shape_of
 from qkgeom import null, untrained
@@ -211,9 +212,29 @@ def test_score_tells_the_verdict_when_asked(tmp_path):
     assert "Verdict: untrained" in told.stdout and "z sym" in told.stdout
     assert "Verdict: untrained" in plain and "z sym" not in plain
     rows = json.loads(qkgeom("score", str(model), "--null", "--json").stdout)
-    assert tuple(rows[0]) == (*COLUMNS, *null.COLUMNS) and isinstance(rows[0]["symmetry_z"], float)
-    assert qkgeom("score", str(model), "--null", "-o", str(tmp_path / "scores.csv")).returncode == 0
-    assert (tmp_path / "scores.csv").read_text().splitlines()[0] == ",".join((*COLUMNS, *null.COLUMNS))
+    assert tuple(rows[0]) == (*COLUMNS, *untrained.COLUMNS) and isinstance(rows[0]["symmetry_z"], float)
+    written = qkgeom("score", str(model), "--null", "--heads", "-o", str(tmp_path / "scores.csv"))
+    assert written.returncode == 0 and written.stdout == ""
+    assert f"wrote {tmp_path / 'scores.csv'}: " in written.stderr and "Verdict: untrained" in written.stderr
+    table = pd.read_csv(tmp_path / "scores.csv", dtype={"head": str})
+    whole = table["head"] == "all"
+    assert table.loc[whole, "verdict"].eq("untrained").all() and table.loc[~whole, list(untrained.COLUMNS[-2:])].isna().all(
+        axis=None
+    )
+    assert table.loc[whole, "untrained_p"].tolist() == pytest.approx([row["untrained_p"] for row in rows])
+    frame = library.score(llama_tensors(), llama_config(), null=True)
+    assert tuple(frame) == (*COLUMNS, *untrained.COLUMNS)
+    assert frame["untrained_p"].tolist() == pytest.approx([row["untrained_p"] for row in rows])
+    assert (tmp_path / "scores.csv").read_text().splitlines()[0] == ",".join((*COLUMNS, *untrained.COLUMNS))
+
+
+def test_a_written_file_says_which_layers_have_no_score(tmp_path):
+    layers = [random_layer(60) for _ in range(3)]
+    layers[1] = tuple(np.zeros_like(W) for W in layers[1])
+    layers[2][0][0, 0, 0] = np.nan
+    folder = write_artifact(tmp_path / "m", layers)
+    said = qkgeom("score", str(folder), "-o", str(tmp_path / "x.csv")).stderr
+    assert f"wrote {tmp_path / 'x.csv'}: 3 rows; no score: layer 1 (zero), layer 2 (not_finite)\n" in said
 
 
 def test_a_pipelines_tables_hold_z_and_verdict_and_check_names_the_model(tmp_path):

@@ -16,6 +16,8 @@ from qkgeom.locate import find_layers
 from qkgeom.scores import PRECISIONS
 from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
 from qkgeom.structure import COLUMNS as STRUCTURE
+from qkgeom.untrained import COLUMNS as NULL
+from qkgeom.untrained import rows_with_null
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +31,7 @@ def score(
     part: str | None = None,
     heads: bool = False,
     structure: bool = False,
+    null: bool = False,
     device: str = "auto",
     precision: str = "auto",
 ) -> pd.DataFrame:
@@ -41,6 +44,8 @@ def score(
         part: which stack, where the architecture has several (`encoder`, `decoder`, `vision`, `text`, ...).
         heads: add a row per head.
         structure: add the columns of `qkgeom.structure`.
+        null: add each score's z against random weights, and `untrained_p` and `verdict` of all layers together
+            (`untrained.COLUMNS`, docs/null.md).
         device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
         precision: `auto` (float32 where that is accurate enough) or `float64`.
 
@@ -84,7 +89,8 @@ def score(
     for layer in find_layers(checkpoint, layout):
         W_q, W_k, _ = layer_weights(checkpoint, layout, layer)
         rows += layer_rows("model", FINAL, layer.index, to_torch(W_q, chosen), to_torch(W_k, chosen), engine, norms)
-    return pd.DataFrame(rows, columns=[*COLUMNS, *(STRUCTURE if structure else ())])
+    columns = [*COLUMNS, *(STRUCTURE if structure else ()), *(NULL if null else ())]
+    return pd.DataFrame(rows_with_null(rows) if null else rows, columns=columns)
 
 
 def _config_of(module: object) -> Mapping[str, object] | None:

@@ -23,6 +23,7 @@ STRUCTURE_HEADINGS = (
     *("of the\nrows", "largest out-\nlier rows", "of the\ncolumns", "largest out-\nlier columns"),
 )
 Z_HEADINGS = ("z sym-\nmetry", "z direc-\ntionality", "z (excess)")
+MOST_NAMED = 10  # layers
 SUMMARIES = "results/*/collected/summary.csv"
 
 
@@ -76,6 +77,25 @@ def _structure_table(rows: Sequence[Row], which: Sequence[str]) -> Table:
         cells = ["–" if each is None else each if isinstance(each, str) else f"{100 * each:.1f} %" for each in others]
         table.add_row(*(str(row[name]) for name in which), "–" if rank is None else f"{rank:.4g}", *cells)
     return table
+
+
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """The verdict's sentence of each model, of its last snapshot."""
+    models = list(dict.fromkeys(str(row["model"]) for row in rows))
+    told = [untrained.sentence(untrained.p_of_rows([row for row in rows if row["model"] == model])) for model in models]
+    return told if len(models) < 2 else [f"{model}: {sentence}" for model, sentence in zip(models, told, strict=True)]
+
+
+def unscored_layers(rows: Sequence[Row]) -> str:
+    """The layers that are zero or not finite, as the end of a sentence; empty if there are none."""
+    several = {name: len({row[name] for row in rows}) > 1 for name in ("model", "snapshot")}
+    layers = [
+        " ".join([*(str(row[name]) for name in several if several[name]), f"layer {row['layer']} ({row['status']})"])
+        for row in rows
+        if row["head"] == "all" and row["symmetry"] is None
+    ]
+    more = f", and {len(layers) - MOST_NAMED} more" if len(layers) > MOST_NAMED else ""
+    return f"; no score: {', '.join(layers[:MOST_NAMED])}{more}" if layers else ""
 
 
 def medians_over_layers(rows: Sequence[Row]) -> dict[str, float]:

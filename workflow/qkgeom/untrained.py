@@ -19,6 +19,7 @@ UNTRAINED, NOT_RANDOM = "untrained", "not random"
 MARK = "†"
 UNSURE = "untrained or too small to tell"  # what a person is told of `untrained`: it proves nothing of a small model
 SMALLEST_P = 1e-300  # below it floating-point numbers end, and p is 0
+COLUMNS = (*null.COLUMNS, "untrained_p", "verdict")
 TERMS = ("symmetry_z", "directionality_excess_z")
 
 
@@ -70,15 +71,27 @@ def sentence(p: float) -> str:
     return f"{words} (p < {SMALLEST_P:g})." if p < SMALLEST_P else f"{words} (p = {p:.2g})."
 
 
-def rows_with_z(rows: Sequence[Row]) -> list[Row]:
-    """Rows of scores with the z columns of `null.with_z` after the others; None where z is missing."""
+def rows_with_null(rows: Sequence[Row]) -> list[Row]:
+    """Rows of scores with `COLUMNS` after the others; None where there is no z.
+
+    `untrained_p` and `verdict` are those of the row's model and snapshot as a whole, repeated in the row of each of its
+    layers; None in the rows of heads.
+    """
     import pandas as pd
 
     if not rows:
         return []
-    z = null.with_z(pd.DataFrame(rows))[list(null.COLUMNS)]
-    z = z.astype(object).where(z.notna(), None)
-    return [{**row, **more} for row, more in zip(rows, z.to_dict("records"), strict=True)]
+    table = null.with_z(pd.DataFrame(rows))
+    z = table[list(null.COLUMNS)].astype(object).where(table[list(null.COLUMNS)].notna(), None)
+    told = {}
+    for which, layers in table.groupby(["model", "snapshot"]):
+        p = p_value(layers)
+        told[which] = {"untrained_p": None if np.isnan(p) else p, "verdict": verdict(p)}
+    untold = {"untrained_p": None, "verdict": None}
+    return [
+        {**row, **more, **(told[row["model"], row["snapshot"]] if row["head"] == "all" else untold)}
+        for row, more in zip(rows, z.to_dict("records"), strict=True)
+    ]
 
 
 def p_of_rows(rows: Sequence[Row]) -> float:

@@ -22,9 +22,9 @@ from qkgeom.errors import RECORDED, UsageError
 from qkgeom.scoring import score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
 from qkgeom.sources import split_uri
-from qkgeom.standing import print_scores
+from qkgeom.standing import print_scores, unscored_layers, verdicts
 from qkgeom.stored import score_in_place, score_stored
-from qkgeom.untrained import rows_with_z
+from qkgeom.untrained import rows_with_null
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def command(
         bool,
         Option("--keep-weights/--drop-weights", help="delete an artifact's weights once scored; scoring fetches them again"),
     ] = True,
-    null: Annotated[bool, Option("--null", help="also each score's z against random weights, and a verdict")] = False,
+    null: Annotated[bool, Option("--null", help="also each score's z against random weights, p and a verdict")] = False,
     as_json: Annotated[bool, Option("--json", help="print the rows as JSON")] = False,
     part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
     architecture: Annotated[str | None, Option(help="model_type, for a checkpoint without config.json")] = None,
@@ -104,13 +104,16 @@ def command(
                 acquire(target, folder, model, adapter=merged, **how)
                 rows[:0] = scored(folder, progress=partial(track, label="score"))
     if null:
-        rows = rows_with_z(rows)
+        rows = rows_with_null(rows)
     if output:
         write_scores(output, rows)
+        sys.stderr.write(f"wrote {output}: {len(rows)} rows{unscored_layers(rows)}\n")
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     elif not output:
         print_scores(rows)
+    if null and (output or as_json):
+        sys.stderr.writelines(f"{line}\n" for line in verdicts(rows))
     if is_artifact and not keep_weights:
         drop(folder, artifacts.read_manifest(folder))
 
