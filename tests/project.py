@@ -93,7 +93,7 @@ class Project:
 
 def qkgeom(*arguments: str, cwd: Path = ROOT, code: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
     """Runs the command line as a person does, without a terminal."""
-    env = {**os.environ, **environment, "PYTHONPATH": str((code or ROOT) / "workflow"), "COLUMNS": "160"}
+    env = {**os.environ, "COLUMNS": "160", **environment, "PYTHONPATH": str((code or ROOT) / "workflow")}
     command = [sys.executable, "-m", "qkgeom", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env, check=False)
 

@@ -15,6 +15,7 @@ from qkgeom.artifacts import write_manifest
 from qkgeom.extraction import failed_manifest
 from qkgeom.scoring import COLUMNS, SCORES
 from qkgeom.standing import print_scores
+from qkgeom.untrained import rows_with_null
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,33 @@ def rows(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_score_prints_a_table_and_the_medians(bert):
-    result = qkgeom("score", str(bert))
+def test_score_prints_its_rows_into_a_pipe_and_the_medians_beside_it(bert, tmp_path):
+    result = qkgeom("score", str(bert), "--null", "--structure", COLUMNS="40")
     assert result.returncode == 0
-    assert len(re.findall(r"│ [012] ", result.stdout)) == 3
-    assert "Median over layers: symmetry " in result.stdout
+    assert "Median over layers: symmetry " in result.stderr and "Verdict: " in result.stderr
+    assert qkgeom("score", str(bert), "--null", "--structure", "-o", str(tmp_path / "x.csv")).returncode == 0
+    assert [line.split("\t") for line in result.stdout.splitlines()] == list(csv.reader((tmp_path / "x.csv").open()))
+
+
+@pytest.mark.parametrize(("width", "heads"), [("80", ["all"]), ("20", ["all", "11"])])
+def test_a_terminals_tables_cut_no_number(monkeypatch, capsys, width, heads):
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    sizes = {"d_model": 768, "n_head": 12, "n_kv_head": 12, "d_head": 64, "n_row_outliers": 112, "n_col_outliers": 113}
+    scores = {"symmetry": -0.1234, "directionality": -0.2345, "directionality_excess": -0.3456, "fro_norm": 1.234e-30}
+    structure = {"effective_rank": 123.4, "top1_share": 0.1234, "top10_share": 0.5678}
+    structure |= {"top_row_share": 0.0632, "top_rows": "5 19 28 700 701", "top_col_share": 0.0755, "top_cols": "700 1 2 3 4"}
+    row = {"model": "m", "snapshot": "final", "layer": 31, "status": "no_outliers"} | sizes | scores | structure
+    print_scores(rows_with_null([{**row, "head": head} for head in heads]))
+    shown = capsys.readouterr().out
+    for cell in ("-0.1234", "-0.2345", "-0.3456", "1.234e-30", "112/113", "no_outliers", "123.4", "12.3%", "700 1 2 3 4"):
+        assert len(re.findall(rf" {re.escape(cell)}\s", shown)) == len(heads)
+    assert len(re.findall(r"-\d+\.\d\s", shown)) == 3 * len(heads), "z"
+    assert "the 5 largest outliers at most" in shown and "…" not in shown
+    if heads == ["all"]:
+        assert max(len(line) for line in shown.splitlines() if "│" in line) <= 80
 
 
 def test_score_writes_the_same_file_from_a_path_as_from_an_artifact(bert, artifact, tmp_path):
@@ -181,12 +204,13 @@ def test_where_a_model_stands_among_scored_models(bert, tmp_path):
     summary.parent.mkdir(parents=True)
     rows = ["a,encoder,language,-0.9", "b,encoder,vision,0.9", "c,decoder,language,-0.8", "d,decoder,training,0.8"]
     summary.write_text("\n".join(["model,role,group,symmetry_median", *rows]) + "\n")
-    shown = qkgeom("score", str(bert), cwd=tmp_path).stdout
+    shown = qkgeom("score", str(bert), cwd=tmp_path).stderr
     assert "Scored encoders: 1 of 2 are less symmetric than this model; they range from -0.900 to +0.900" in shown
     assert "One scored decoder: symmetry -0.800" in shown
 
 
-def test_the_snapshots_of_a_series_are_told_apart(capsys):
+def test_the_snapshots_of_a_series_are_told_apart(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     row = {"model": "m", "layer": 0, "head": "all", "n_row_outliers": 1, "n_col_outliers": 1, "status": "ok", "fro_norm": 1.0}
     row |= {"d_model": 64, "n_head": 4, "n_kv_head": 4, "d_head": 16}
     scores = [dict.fromkeys(SCORES, value) for value in (0.25, 0.75)]
@@ -202,7 +226,7 @@ def test_an_artifact_is_found_by_its_id(artifact, tmp_path):
 
     shutil.copytree(artifact, tmp_path / "results/models/tiny")
     assert "bert" in qkgeom("show", "tiny", cwd=tmp_path).stdout
-    assert "Median over layers" in qkgeom("score", "tiny", cwd=tmp_path).stdout
+    assert "Median over layers" in qkgeom("score", "tiny", cwd=tmp_path).stderr
 
 
 def test_show_prints_a_manifest_readably(artifact):

@@ -360,8 +360,8 @@ def test_score_shows_base_and_merged_side_by_side(tmp_path):
     rows = json.loads(answer.stdout)
     base, both = ({each["layer"]: each["symmetry"] for each in rows if each["model"] == m} for m in ("base", "base+adapter"))
     assert len(base) == len(both) == 3 and base[1] == both[1] and all(base[layer] != both[layer] for layer in LAYERS)
-    text = qkgeom("score", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "--device", "cpu").stdout
-    assert "model" in text and "Median over layers of base:" in text and "Median over layers of base+adapter:" in text
+    text = qkgeom("score", str(tmp_path / "base"), "--adapter", str(tmp_path / "adapter"), "--device", "cpu").stderr
+    assert "Median over layers of base:" in text and "Median over layers of base+adapter:" in text
 
 
 @pytest.mark.faults

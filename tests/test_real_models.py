@@ -69,7 +69,7 @@ def test_the_manifest_proves_where_the_weights_came_from(default_run):
 
 @pytest.mark.slow
 def test_the_terminal_shows_where_a_model_stands(default_run):
-    shown = default_run.qkgeom("score", "results/models/all-minilm-l6-v2").stdout
+    shown = default_run.qkgeom("score", "results/models/all-minilm-l6-v2").stderr
     assert "Median over layers: symmetry +0.491" in shown
     assert "One scored decoder: symmetry +0.094" in shown
     assert "scored encoder" not in shown, "it is the only one, and is not compared with itself"

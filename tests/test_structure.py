@@ -250,7 +250,7 @@ def test_structure_from_python_and_on_the_terminal(tmp_path, layers):
     assert tuple(frame.columns) == (*COLUMNS, *STRUCTURE)
     assert frame["effective_rank"].between(1, 24).all()
     shown = qkgeom("score", str(write_artifact(tmp_path / "m", layers)), "--structure", "--device", "cpu").stdout
-    assert "effective" in shown and "19 5" in shown
+    assert "effective_rank" in shown and "\t19 5\n" in shown
 
 
 class OnGpu:

@@ -65,6 +65,28 @@ def print_table(header: Sequence[str], lines: Sequence[Sequence[str]], colours: 
         sys.stdout.writelines("\t".join(line) + "\n" for line in [header, *lines])
 
 
+def print_whole(header: Sequence[str], lines: Sequence[Sequence[str]], n_key: int, title: str | None = None) -> None:
+    """Prints a table of numbers on a terminal, no cell cut or folded: where it is too narrow, lines are longer than it.
+
+    Args:
+        header: the columns; only where a name has a line break is it broken.
+        lines: their cells.
+        n_key: how many columns say what a line is about; the others are flush right.
+        title: of the table.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, show_edge=False)
+    for number, name in enumerate(header):
+        table.add_column(name, no_wrap=True, justify="left" if number < n_key else "right")
+    for line in lines:
+        table.add_row(*map(Text, line))
+    width = Console(width=10**6, height=1).measure(table).maximum
+    Console(highlight=False, width=max(width, Console().width), height=1).print(table)
+
+
 @contextmanager
 def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Gives a function that is told how much of `total` is done: a bar on a terminal, or a line now and then in a log."""

@@ -124,14 +124,18 @@ def to_torch(array: np.ndarray, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.array(array)).to(device)
 
 
-def scores_csv(rows: Iterable[Row]) -> str:
-    """The rows as the text of scores.csv: 9 significant digits, empty cells for missing scores."""
-    text = io.StringIO()
+def cells_of(rows: Iterable[Row]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of scores.csv: 9 significant digits, empty cells for missing scores."""
     rows = list(rows)
-    columns = dict.fromkeys([*COLUMNS, *(rows[0] if rows else ())])  # optional ones come after
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    columns = list(dict.fromkeys([*COLUMNS, *(rows[0] if rows else ())]))  # optional ones come after
+    return columns, [[_cell(row.get(column)) for column in columns] for row in rows]
+
+
+def scores_csv(rows: Iterable[Row]) -> str:
+    """The rows as the text of scores.csv."""
+    text = io.StringIO()
+    header, lines = cells_of(rows)
+    csv.writer(text, lineterminator="\n").writerows([header, *lines])
     return text.getvalue()
 
 
@@ -140,5 +144,7 @@ def write_scores(path: Path, rows: Iterable[Row]) -> None:
     write_text(path, scores_csv(rows))
 
 
-def _cell(value: object) -> object:
-    return format(value, ".9g") if isinstance(value, float) else value
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return format(value, ".9g") if isinstance(value, float) else str(value)

@@ -1,82 +1,99 @@
-"""Scores on a terminal: a table per layer, and where the model stands among the models already scored."""
+"""Scores for a person: a row per layer, and where the model stands among the models already scored."""
 
 from __future__ import annotations
 
 import csv
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from qkgeom import untrained
+from qkgeom.console import print_table, print_whole
 from qkgeom.null import COLUMNS as Z
-from qkgeom.scoring import SCORES, Row
+from qkgeom.scoring import SCORES, Row, cells_of
 from qkgeom.structure import COLUMNS as STRUCTURE
+from qkgeom.structure import MOST
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-HEADINGS = ("symmetry", "direction-\nality", "direction-\nality\n(excess)", "norm", "row / col\noutliers")
-STRUCTURE_HEADINGS = (
-    *("effective\nrank", "largest sin-\ngular value", "ten largest\nof them"),
-    *("of the\nrows", "largest out-\nlier rows", "of the\ncolumns", "largest out-\nlier columns"),
-)
-Z_HEADINGS = ("z sym-\nmetry", "z direc-\ntionality", "z (excess)")
+HEADINGS = ("symmetry", "direc-\ntionality", "direc-\ntionality\n(excess)", "norm", "row/col\noutliers", "status")
+Z_HEADINGS = ("symmetry", "directionality", "directionality\n(excess)")
+DIRECTIONS = {"effective_rank": "effective\nrank", "top1_share": "share of\nthe largest", "top10_share": "of the\nten largest"}
+OUTLIERS = {
+    "top_rows": "outlier rows",
+    "top_row_share": "share of\nthese rows",
+    "top_cols": "outlier columns",
+    "top_col_share": "share of\nthese columns",
+}
 MOST_NAMED = 10  # layers
 SUMMARIES = "results/*/collected/summary.csv"
 
 
 def print_scores(rows: Sequence[Row]) -> None:
-    """Prints the rows, their medians over layers, and the standing, on stdout."""
-    from rich.console import Console
-    from rich.table import Table
+    """Prints the rows, their medians over layers, and the standing: on a terminal on stdout.
 
-    console = Console(file=sys.stdout, highlight=False)
-    with_heads = any(row["head"] != "all" for row in rows)
-    with_snapshots = len({row["snapshot"] for row in rows}) > 1
+    Into a pipe or file the rows are those of scores.csv, separated by tabs, and the rest goes to stderr.
+    """
+    if sys.stdout.isatty():
+        _print_tables(rows)
+        said = sys.stdout
+    else:
+        print_table(*cells_of(rows))
+        said = sys.stderr
+    said.writelines(f"{line}\n" for line in _summary(rows))
+
+
+def _print_tables(rows: Sequence[Row]) -> None:
+    """Scores, z and structure, a table each, so that they fit a terminal of 80 columns."""
+    names = ("model", "snapshot", "layer", "head")
+    which = [name for name in names if name == "layer" or len({row[name] for row in rows}) > 1]
+    of = [[str(row[name]) for name in which] for row in rows]
+    has = rows[0] if rows else ()
+    print_whole((*which, *HEADINGS), [[*key, *_scores(row)] for key, row in zip(of, rows, strict=True)], len(which))
+    if Z[0] in has:
+        lines = [[*key, *(_number(row[name], "+.1f") for name in Z)] for key, row in zip(of, rows, strict=True)]
+        print_whole((*which, *Z_HEADINGS), lines, len(which), "z: standard deviations from random weights")
+    if STRUCTURE[0] in has:
+        outliers = f"the {MOST} largest outliers at most, and the squared norm's share in these"
+        for columns, title in ((DIRECTIONS, "singular values, and their shares of the squared norm"), (OUTLIERS, outliers)):
+            lines = [[*key, *(_structure(name, row[name]) for name in columns)] for key, row in zip(of, rows, strict=True)]
+            print_whole((*which, *columns.values()), lines, len(which), title)
+
+
+def _scores(row: Row) -> list[str]:
+    outliers = "–" if row["n_row_outliers"] is None else f"{row['n_row_outliers']}/{row['n_col_outliers']}"
+    return [*(_number(row[name], "+.4f") for name in SCORES), _number(row["fro_norm"], ".4g"), outliers, str(row["status"])]
+
+
+def _structure(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return _number(value, ".4g" if name == "effective_rank" else ".1%")
+
+
+def _number(value: object, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _summary(rows: Sequence[Row]) -> Iterator[str]:
+    """Medians and verdict of each model, how to read them, and the standing of the last."""
     models = list(dict.fromkeys(str(row["model"]) for row in rows))
-    shown = {"model": len(models) > 1, "snapshot": with_snapshots, "layer": True, "head": with_heads}
-    which = [name for name in shown if shown[name]]
-    with_null = bool(rows) and Z[0] in rows[0]
-    table = Table(*which, *HEADINGS, *(Z_HEADINGS if with_null else ()), "status")
-    for column in table.columns[len(which) : -1]:
-        column.justify = "right"
-    for row in rows:
-        scores = [_number(row[name]) for name in SCORES]
-        outliers = f"{row['n_row_outliers']} / {row['n_col_outliers']}" if row["n_row_outliers"] is not None else "–"
-        norm = "–" if row["fro_norm"] is None else f"{row['fro_norm']:.4g}"
-        z = [_z(row[name]) for name in Z] if with_null else []
-        table.add_row(*(str(row[name]) for name in which), *scores, norm, outliers, *z, str(row["status"]))
-    console.print(table)
-    if rows and STRUCTURE[0] in rows[0]:
-        console.print(_structure_table(rows, which))
+    with_snapshots = len({row["snapshot"] for row in rows}) > 1
+    medians = {}
     for model in models:
-        medians = medians_over_layers([row for row in rows if row["model"] == model])
+        of_model = [row for row in rows if row["model"] == model]
+        medians = medians_over_layers(of_model)
         if not medians:
-            console.print("No layer has a score.")
-            return
+            break
         of = f" of {model}" if len(models) > 1 else f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
-        console.print(f"Median over layers{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items()))
-        p = untrained.p_of_rows([row for row in rows if row["model"] == model])
-        if with_null or untrained.verdict(p) == untrained.UNTRAINED:
-            console.print(untrained.sentence(p))
-    console.print("Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows.")
-    for line in standing(models[-1], medians["symmetry"], Path()):
-        console.print(line)
-
-
-def _structure_table(rows: Sequence[Row], which: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(*which, *STRUCTURE_HEADINGS, title="shares of the squared norm")
-    for column in table.columns[len(which) :]:
-        column.justify = "right"
-    for row in rows:
-        rank, *others = (row[name] for name in STRUCTURE)
-        cells = ["–" if each is None else each if isinstance(each, str) else f"{100 * each:.1f} %" for each in others]
-        table.add_row(*(str(row[name]) for name in which), "–" if rank is None else f"{rank:.4g}", *cells)
-    return table
+        yield f"Median over layers{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items())
+        p = untrained.p_of_rows(of_model)
+        if Z[0] in rows[0] or untrained.verdict(p) == untrained.UNTRAINED:
+            yield untrained.sentence(p)
+    if not medians:
+        yield "No layer has a score."
+        return
+    yield "Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows."
+    yield from standing(models[-1], medians["symmetry"], Path())
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
@@ -131,11 +148,3 @@ def standing(model: str, symmetry: float, root: Path) -> list[str]:
 
 def _counts(row: Mapping[str, str]) -> bool:
     return bool(row["symmetry_median"]) and row["group"] != "training"
-
-
-def _number(value: object) -> str:
-    return "–" if value is None else f"{value:+.4f}"
-
-
-def _z(value: object) -> str:
-    return "–" if value is None else f"{value:+.1f}"
