@@ -202,6 +202,7 @@ def test_without_the_hub_the_table_is_the_estimate(hub: Hub, tmp_path, how):
     env = {"HF_HUB_OFFLINE": "1"} if how == "offline" else {"HF_ENDPOINT": f"http://127.0.0.1:{closed_port()}"}
     rows = [row("small", "hf:a/small@main", n_params="110000000", qk_params="14155776"), row("none", "hf:a/none@main")]
     rows.append(row("large", "hf:a/large@main", n_params="8000000000", qk_params="671088640"))
+    rows.append(row("interleaved", "hf:a/neox@main", "gpt_neox", n_params="8000000000", qk_params="671088640"))
     write_models(tmp_path / "models.tsv", rows)
     with client(tmp_path / "home", **{"HF_ENDPOINT": hub.url()} | env) as it:
         plans, total = plan(it, tmp_path / "models.tsv")
@@ -209,7 +210,9 @@ def test_without_the_hub_the_table_is_the_estimate(hub: Hub, tmp_path, how):
     assert all(each["note"] for each in plans.values())
     assert plans["small"]["move"] == 4 * 14155776 and plans["large"]["move"] == 2 * 671088640
     assert plans["none"]["move"] is None and "no qk_params" in plans["none"]["note"]
-    assert total["move"] == plans["small"]["move"] + plans["large"]["move"]
+    assert plans["interleaved"]["move"] == 3 * 671088640, "its values move too"
+    assert plans["interleaved"]["store"] == 2 * 671088640
+    assert total["move"] == sum(plans[name]["move"] for name in ("small", "large", "interleaved"))
     assert plans["large"]["seconds"] > plans["small"]["seconds"] > 0
     assert hub.log == []
 

@@ -233,17 +233,18 @@ def _estimate(row: Model, uri: str, note: str, size: int = 0) -> Plan:
         return Plan(row.model, "estimate", uri, checkpoint=size or None, note=f"{note}; no qk_params in models.tsv")
     n_params, n_qk = int(row.n_params), int(row.qk_params)
     width = size / n_params if size else 2 if n_params > 1e9 else 4
-    read = round(n_qk * width)
-    stored = COMPUTED * n_qk if row.adapter or uri.endswith(".gguf") else read
+    kept = round(n_qk * width)
+    read = round(1.5 * kept) if layout_named(row.layout).reads_values else kept  # as many values as queries and keys
+    stored = COMPUTED * n_qk if row.adapter or uri.endswith(".gguf") else kept
     d_model = (32 * n_qk) ** (1 / 3)  # d_model / 64 layers, each with 2 d_model^2 of them
-    seconds = _seconds(stored, 2 * d_model * n_qk)
+    seconds = _seconds(stored, d_model * n_qk / 2)
     return Plan(row.model, "estimate", uri, read, size or round(n_params * width), stored, seconds, note)
 
 
 def _operations(d_model: int, n_kv_head: int, d_head: int) -> float:
-    """Float64 operations of `qkgeom.scores` for a layer."""
+    """Float64 operations of `qkgeom.scores` for a layer; those of its float32 tiles take half the time."""
     d, r = d_model, n_kv_head * d_head
-    return 2 * d * r * r + min(10 * d * r * r, 2 * d * d * r)
+    return min(10 * d * r * r, d * d * r)
 
 
 def _seconds(store: int, operations: float) -> float:

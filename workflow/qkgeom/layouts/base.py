@@ -96,6 +96,7 @@ class Layout(ABC):
         gguf: the same for GGUF files; empty if the layout does not read them.
         prefix: what may come before the pattern.
         optional: the roles that a checkpoint may lack.
+        reads_values: whether the value weights lie between those of queries and keys, so that they are read too.
         computed: whether W_q and W_k are products of several weights; they are then computed and stored in float32.
         position: how positions enter (`rope`, `learned`, `relative`, `sinusoidal`, `convolutional`, `alibi`) unless the
             config says otherwise (`position_in`).
@@ -111,6 +112,7 @@ class Layout(ABC):
     gguf: dict[str, str] = {}
     prefix: str = ANY_PREFIX
     optional: tuple[str, ...] = ()
+    reads_values: bool = False
     computed: bool = False
     position: str = "learned"
     cases: tuple[Case, ...] = ()
@@ -220,6 +222,8 @@ class FusedPerHead(Layout):
     With a key head for each query head that is [head, (q, k, v), d_head]; with one key head, all of Q, then K, then V.
     """
 
+    reads_values = True
+
     def infer(self, shapes, n_head, n_kv_head):
         return AttentionShape(shapes["qkv"][1], n_head, n_kv_head, shapes["qkv"][0] // (n_head + 2 * n_kv_head))
 
@@ -237,6 +241,8 @@ class FusedConv1D(Layout):
 
     Source: transformers/pytorch_utils.py, `Conv1D`.
     """
+
+    reads_values = True
 
     def infer(self, shapes, n_head, n_kv_head):
         return AttentionShape(shapes["qkv"][0], n_head, n_head, shapes["qkv"][1] // (3 * n_head))
