@@ -18,7 +18,7 @@ from project import ROOT, Project
 FIGURES = {"scores_language", "heads", "wqk_examples", "norm_profiles"}
 TABLES = {"symmetry_scores", "directionality_scores"}
 COLLECTED = {"collect": {"-"}, "check": {"-"}}
-RENDERED = {"figure": {"scores_language", "heads"}, "table": TABLES}
+RENDERED = {"figure": {"heads", "norm_profiles", "scores_language"}, "table": TABLES}
 
 
 @pytest.fixture(scope="session")
