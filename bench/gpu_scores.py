@@ -14,9 +14,9 @@ from against_dense import LLAMA_8B, LLAMA_405B, compare, dense_scores, faster, i
 from figures import Figure
 from qkgeom.device import full_precision
 from qkgeom.engine import Engine
-from qkgeom.errors import UsageError
 from qkgeom.scores import score_layer
 from qkgeom.streaming import stream
+from require_gpu import require_gpu
 
 KEPT = 3  # layers of a model that lie in different memory
 
@@ -27,12 +27,7 @@ def measure(tiny: bool) -> list[Figure]:
     Raises:
         UsageError: there is no GPU.
     """
-    if not tiny and not torch.cuda.is_available():
-        raise UsageError(
-            "this benchmark needs a CUDA GPU, and there is none",
-            found=f"torch {torch.__version__} without CUDA device",
-            fix="run it on a machine with one (16 GB of memory), or try it anywhere with --tiny",
-        )
+    require_gpu(16, tiny)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with full_precision():
         return [

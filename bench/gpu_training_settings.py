@@ -23,12 +23,12 @@ import torch
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from figures import Figure
-from qkgeom.errors import UsageError
 from qkgeom.training import families, loop
 from qkgeom.training.families.base import Recipe
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.sequences import Sequences
 from qkgeom.training.tokens import SPECIAL, Corpus
+from require_gpu import require_gpu
 from synthetic import corpus_of
 
 if TYPE_CHECKING:
@@ -61,12 +61,7 @@ def measure(tiny: bool) -> list[Figure]:
     Raises:
         UsageError: there is no GPU.
     """
-    if not tiny and not torch.cuda.is_available():
-        raise UsageError(
-            "this benchmark needs a CUDA GPU, and there is none",
-            found=f"torch {torch.__version__} without CUDA device",
-            fix="run it on a machine with one (40 GB of memory), or try it anywhere with --tiny",
-        )
+    require_gpu(40, tiny)
     recipe, schedule, scale, rounds, skipped = RECIPE, SCHEDULE, 1.0, ROUNDS, WARM_UP
     if tiny:
         recipe = replace(RECIPE, n_layer=1, d_model=16, n_head=2, length=32)

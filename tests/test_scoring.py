@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fake_gpu import OnGpu
 from project import qkgeom
 from qkgeom import engine, streaming
 from qkgeom.artifacts import read_layer
@@ -154,18 +155,6 @@ def test_precision_is_a_choice(tmp_path, options):
 
 
 # memory
-
-
-class OnGpu:
-    """Weights that say they are on a GPU, and can be brought back."""
-
-    device = torch.device("cuda")
-
-    def __init__(self, W):
-        self.W = W
-
-    def cpu(self):
-        return self.W
 
 
 @pytest.fixture

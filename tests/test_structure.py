@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import qkgeom as library
 from checkpoints import bert_config, bert_tensors
+from fake_gpu import OnGpu
 from project import qkgeom
 from qkgeom import engine
 from qkgeom.collecting import read_scores
@@ -251,18 +252,6 @@ def test_structure_from_python_and_on_the_terminal(tmp_path, layers):
     assert frame["effective_rank"].between(1, 24).all()
     shown = qkgeom("score", str(write_artifact(tmp_path / "m", layers)), "--structure", "--device", "cpu").stdout
     assert "effective_rank" in shown and "\t19 5\n" in shown
-
-
-class OnGpu:
-    """Weights that say they are on a GPU, and can be brought back."""
-
-    device = torch.device("cuda")
-
-    def __init__(self, W):
-        self.W = W
-
-    def cpu(self):
-        return self.W
 
 
 @pytest.mark.faults

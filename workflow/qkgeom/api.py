@@ -13,7 +13,7 @@ from qkgeom.extraction import FINAL, layer_weights
 from qkgeom.layouts import all_layouts, layout_for
 from qkgeom.layouts.timm_base import Timm
 from qkgeom.locate import find_layers
-from qkgeom.scores import PRECISIONS
+from qkgeom.scores import require_precision
 from qkgeom.scoring import COLUMNS, choose_device, layer_rows, to_torch
 from qkgeom.structure import COLUMNS as STRUCTURE
 from qkgeom.untrained import COLUMNS as NULL
@@ -58,8 +58,7 @@ def score(
     """
     import pandas as pd
 
-    if precision not in PRECISIONS:
-        raise UsageError("there is no such precision", found=repr(precision), expected=" or ".join(map(repr, PRECISIONS)))
+    require_precision(precision)
     state = module_or_state_dict
     if not isinstance(state, Mapping) and not hasattr(state, "state_dict"):
         raise UsageError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkgeom.errors import QkgeomError
+from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.products import Moments, as_float64, ways
 
 if TYPE_CHECKING:
@@ -86,6 +86,12 @@ def score_layer(
     return scores
 
 
+def require_precision(precision: str) -> None:
+    """Raises a UsageError if there is no such precision."""
+    if precision not in PRECISIONS:
+        raise UsageError("there is no such precision", found=repr(precision), expected=" or ".join(map(repr, PRECISIONS)))
+
+
 def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A and B, [d_model, n_kv_head * d_head] each, with W_qk = A B^T: query heads that share a key head are summed.
 
@@ -94,11 +100,8 @@ def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, t
     """
     import torch
 
-    if W_q.ndim != 3 or W_k.ndim != 3 or W_q.shape[::2] != W_k.shape[::2] or 0 in (*W_q.shape, *W_k.shape):
-        fits = False
-    else:
-        fits = W_q.shape[1] % W_k.shape[1] == 0
-    if not fits:
+    alike = W_q.ndim == W_k.ndim == 3 and W_q.shape[::2] == W_k.shape[::2] and 0 not in (*W_q.shape, *W_k.shape)
+    if not alike or W_q.shape[1] % W_k.shape[1]:
         raise QkgeomError(
             "query and key weights do not belong to one layer",
             found=f"W_q {list(W_q.shape)}, W_k {list(W_k.shape)}",
@@ -129,10 +132,9 @@ def score_factors(A: torch.Tensor, B: torch.Tensor, precision: str = "auto", til
         tile_bytes: how much memory a tile of M may take.
 
     Raises:
-        QkgeomError: no such precision.
+        UsageError: no such precision.
     """
-    if precision not in PRECISIONS:
-        raise QkgeomError("there is no such precision", found=precision, expected=" or ".join(PRECISIONS))
+    require_precision(precision)
     if A.device != B.device:
         A, B = A.cpu(), B.cpu()
     (A, a, a_exponent), (B, b, b_exponent) = _normalised(A), _normalised(B)
@@ -147,17 +149,21 @@ def score_factors(A: torch.Tensor, B: torch.Tensor, precision: str = "auto", til
 
 def _normalised(A: torch.Tensor) -> tuple[torch.Tensor, np.ndarray, int]:
     """A / 2^e in float32 or float64, the norms of its rows, and e: exact, and so that no square over- or underflows."""
-    import torch
-
     A = A.float() if A.itemsize < 4 else A
-    norms = torch.linalg.vector_norm(A, dim=1).cpu().double().numpy()
+    norms = _row_norms(A)
     if 1 / PLAIN < norms.max() < PLAIN:
         return A, norms, 0
     largest = float(A.abs().amax())
     exponent = math.frexp(largest)[1] if largest and math.isfinite(largest) else 0
     # in two steps, since 2^-exponent may be no number of the type
     A = A * 2.0 ** -(exponent // 2) * 2.0 ** -(exponent - exponent // 2)
-    return A, torch.linalg.vector_norm(A, dim=1).cpu().double().numpy(), exponent
+    return A, _row_norms(A), exponent
+
+
+def _row_norms(A: torch.Tensor) -> np.ndarray:
+    import torch
+
+    return torch.linalg.vector_norm(A, dim=1).cpu().double().numpy()
 
 
 def _from_moments(moments: Moments, exponent: int) -> tuple[Score, bool]:
