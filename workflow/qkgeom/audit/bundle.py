@@ -11,7 +11,7 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
 from qkgeom.audit.collected import models_of, runs_of
@@ -79,13 +79,15 @@ def _files(preset: Path) -> list[Path]:
 
 
 def _write_tar(path: Path, files: dict[str, Path]) -> None:
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for name, file in files.items():
-                content = file.read_bytes()
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
+    with ExitStack() as opened:
+        raw = opened.enter_context(path.open("wb"))
+        packed = opened.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
+        archive = opened.enter_context(tarfile.open(fileobj=packed, mode="w"))
+        for name, file in files.items():
+            content = file.read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
 
 
 def _write_zip(path: Path, files: dict[str, Path]) -> None:
