@@ -12,6 +12,8 @@
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
 #   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
+#   results/<preset>/audit/audit.{ok,md,json}       audit     (.ok if nothing is wrong; .md and .json: what was found)
+#   <of scores, collected, figures, tables>/[<name>.]provenance.json   how they were made, beside them
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
 #
 # Models are rows of workflow/models.tsv, or of workflow/runs.tsv if they are trained here; figures and tables are files
@@ -30,6 +32,7 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/extract.smk"
 include: "workflow/rules/score.smk"
 include: "workflow/rules/render.smk"
+include: "workflow/rules/audit.smk"
 
 
 place_jobs()
@@ -40,6 +43,7 @@ rule all:
     default_target: True
     input:
         rules.check.output,
+        rules.audit.output,
         # what led to it as well: of a file that it is not told of, Snakemake does not notice that it is gone
         expand("results/runs/{run}/done.json", run=trained_runs()),
         rules.check.input,
@@ -65,4 +69,6 @@ rule tables:
 
 
 onsuccess:
-    sys.stderr.write(f"\nFigures: {OUT}/figures   tables: {OUT}/tables   what is missing: {OUT}/check.txt\n")
+    sys.stderr.write(
+        f"\nFigures: {OUT}/figures   tables: {OUT}/tables   what is missing: {OUT}/check.txt   audit: {OUT}/audit/audit.md\n"
+    )
