@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from audited import FIGURES, MODELS, RUN, TABLES, audited, inside, make_results, remake
-from project import qkgeom
+from project import ROOT, qkgeom
 from qkgeom.audit import plain
 from qkgeom.audit.findings import IN_PART, MISMATCH, VERIFIED
 from qkgeom.audit.links import Digests
@@ -153,6 +153,19 @@ def test_the_plain_scores_are_those_of_the_matrix_multiplied_out(d, groups):
         assert scores.directionality_excess == pytest.approx((excess[0] - excess[1]) / (excess[0] + excess[1]), abs=1e-12)
     else:
         assert scores.status == "no_outliers"
+
+
+def test_the_number_by_hand_in_the_documentation(made, capsys):
+    text = (
+        (ROOT / "docs/audit.md").read_text().partition("with nothing of this project:\n\n")[2].partition("\n\n`sha256sum`")[0]
+    )
+    code = "\n".join(line.removeprefix("    ") for line in text.splitlines())
+    code = code.replace("all-minilm-l6-v2", "enc").replace("[3]", "[2]").replace("layer.003", "layer.002")
+    with inside(made):
+        exec(code, {})
+    rows = csv.DictReader((made / "results/models/enc/scores.csv").open(newline=""))
+    (row,) = (row for row in rows if (row["layer"], row["head"]) == ("2", "all"))
+    assert float(capsys.readouterr().out) == pytest.approx(float(row["symmetry"]), abs=1e-5)
 
 
 # something is wrong
