@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import time
@@ -114,6 +115,12 @@ def write_json(target: Path, value: object) -> None:
 def write_csv(target: Path, table: pd.DataFrame) -> None:
     """Writes a table as csv with 9 significant digits."""
     write_text(target, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sweep(target: Path) -> None:

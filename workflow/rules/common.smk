@@ -16,6 +16,8 @@ from qkgeom.errors import QkgeomError
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
 from qkgeom.registry import read_models, select
+from qkgeom.provenance import code_of
+from qkgeom.rendering import code_of as render_code
 from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
@@ -186,10 +188,6 @@ def score_columns():
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
 
 
-def score_code():
-    return code_digest("verbs.score", "containers.safetensors")
-
-
 def trained_runs():
     """The runs of this run's models, each once."""
     return list(dict.fromkeys(run_of(name) for name in MODELS if name in TRAINED))
@@ -210,12 +208,6 @@ def drawn(spec):
     if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(SETTINGS, spec.knob)):
         return False
     return any(model.group in spec.groups for model in MODELS.values())
-
-
-def render_code(kind, name, spec):
-    """Digest of the code that makes one figure or table, not the others'."""
-    reads_weights = ["containers.safetensors"] if "examples" in spec.needs else []
-    return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
 
 
 def render_inputs(spec):

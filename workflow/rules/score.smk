@@ -7,6 +7,7 @@ rule score:
         "results/models/{model}/manifest.json",
     output:
         update("results/models/{model}/scores.csv"),  # so that scores are there until others are
+        update("results/models/{model}/scores.provenance.json"),
     log:
         f"{OUT}/logs/score/{{model}}.log",
     benchmark:
@@ -28,7 +29,7 @@ rule score:
         hub_slots=score_downloads,
     params:
         columns=score_columns(),
-        code=score_code(),
+        code=code_of("score"),
     shell:
         "python -m qkgeom score results/models/{wildcards.model} --in-place --record {resources.record} {params.columns}"
         " --device {resources.device} --threads {threads} --{resources.weights}-weights > {log} 2>&1"
@@ -44,6 +45,7 @@ for number, models_of_job in enumerate(scoring_jobs()):
             expand("results/models/{model}/manifest.json", model=models_of_job),
         output:
             expand("results/models/{model}/scores.csv", model=models_of_job),
+            expand("results/models/{model}/scores.provenance.json", model=models_of_job),
         log:
             f"{OUT}/logs/score/{models_of_job[0]}.log",
         benchmark:
@@ -60,7 +62,7 @@ for number, models_of_job in enumerate(scoring_jobs()):
         params:
             artifacts=expand("results/models/{model}", model=models_of_job),
             columns=score_columns(),
-            code=score_code(),
+            code=code_of("score"),
         shell:
             "python -m qkgeom score {params.artifacts} --in-place --record lasting {params.columns} --device {resources.device}"
             " --threads {threads} --{resources.weights}-weights > {log} 2>&1"
@@ -73,6 +75,7 @@ rule collect:
         runs=expand("results/runs/{run}/done.json", run=trained_runs()),
     output:
         expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
+        f"{OUT}/collected/provenance.json",
     log:
         f"{OUT}/logs/collect/collect.log",
     benchmark:
@@ -88,7 +91,7 @@ rule collect:
         runs=collect_runs(),
         preset=SETTINGS.preset,
         rows=collect_rows,
-        code=code_digest("verbs.collect"),
+        code=code_of("collect"),
     shell:
         "python -m qkgeom collect {input.scores} {params.runs} --preset {params.preset} --output {params.folder} > {log} 2>&1"
 

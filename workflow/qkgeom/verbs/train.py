@@ -17,6 +17,7 @@ from qkgeom.settings import PRESETS, read_preset
 from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
 from qkgeom.training.plans import Plan, plan_runs
+from qkgeom.training.run_record import write_provenance
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ def command(
     if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
         raise UsageError("a run reads a corpus, and none is given", found=", ".join(readers), fix="give --corpora")
     for run, plan in plans.items():
-        write_json(output / run / "done.json", _train(plan, corpora, output / run))
+        done = _train(plan, corpora, output / run)
+        write_json(output / run / "done.json", done)
+        write_provenance(output / run, done, plan.recipe.seed, corpora / plan.corpus if plan.corpus else None)
 
 
 def _train(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, object]:
