@@ -21,12 +21,15 @@ from qkgeom.rendering import code_of as render_code
 from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
+from qkgeom.sole_writer import begin_invocation, refuse_if_orphan
 from qkgeom.sources import source_module, split_uri
 from qkgeom.training import corpora
 from qkgeom.training.plans import plan_runs
 
 prepare_jobs(WORKFLOW)
 try:
+    if workflow.remote_exec:
+        refuse_if_orphan()  # before Snakemake removes the output that this job would make
     SETTINGS = read_settings(config)
     RUNS = read_runs(SETTINGS.preset)
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}

@@ -10,6 +10,7 @@ from typer import Argument, Option
 from qkgeom.console import set_up_logging
 from qkgeom.figures import render
 from qkgeom.rendering import Inputs, parse_examples
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -23,4 +24,5 @@ def command(
 ) -> None:
     """Draw a figure: STEM.pdf, STEM.png, STEM.csv with the numbers drawn, and STEM.md with its caption."""
     set_up_logging()
+    be_sole_writer(output)
     render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs), output)

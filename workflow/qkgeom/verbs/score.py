@@ -21,6 +21,7 @@ from qkgeom.dropping import drop
 from qkgeom.errors import RECORDED, UsageError
 from qkgeom.scoring import score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores, unscored_layers, verdicts
 from qkgeom.stored import score_in_place, score_stored, write_own_scores
@@ -83,6 +84,7 @@ def command(
         of_one |= {"--n-head": n_head, "--n-kv-head": n_kv_head, "--adapter": adapter}
         _require_together(len(targets), in_place, [name for name, given in of_one.items() if given])
         folders = [artifacts.find(each) for each in targets]
+        be_sole_writer(*folders)
         score_in_place(folders, partial(scored, in_place=True), RECORDED[record], keep_weights, how)
         return
     target = targets[0]

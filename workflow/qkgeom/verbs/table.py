@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
 from qkgeom.rendering import Inputs, parse_examples
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.tables import render
 
 
@@ -23,4 +24,5 @@ def command(
 ) -> None:
     """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
     set_up_logging()
+    be_sole_writer(output)
     render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs), output)

@@ -14,6 +14,7 @@ from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
 from qkgeom.runs import RUNS, read_runs
 from qkgeom.settings import PRESETS, read_preset
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
 from qkgeom.training.plans import Plan, plan_runs
@@ -33,6 +34,7 @@ def command(
 ) -> None:
     """Train models, keeping snapshots of their weights; a run that is finished is not trained again."""
     set_up_logging()
+    be_sole_writer(*(output / run for run in runs))
     chosen = _device(device, threads)
     plans = _plans(runs, table, presets, chosen)
     if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
