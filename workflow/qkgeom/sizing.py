@@ -16,7 +16,7 @@ from qkgeom.registry import Model
 from qkgeom.sources import on_hub, split_uri
 
 # MiB of a process that has read no weights yet, measured with the locked packages on x86-64 Linux
-PLAIN, HUB, TORCH = 60, 110, 670  # without torch; with the hub's client; with torch
+PLAIN, HUB, TORCH = 80, 140, 700  # without torch; with the hub's client; with torch
 SNAKEMAKE = 400  # of the two Snakemake processes that a cluster's job runs in
 CUDA_HOST, CUDA_CONTEXT = 3000, 600  # nominal: what CUDA's libraries take on the host, and a process on the GPU
 AHEAD = 96 + 2 * 16  # of what is fetched before it is read, see sources/read_ahead.py
@@ -34,7 +34,7 @@ TOGETHER = 1e9  # numbers of a model over all its snapshots, up to which it is s
 FLOPS, GPU_FLOPS = 1e10, 1e12  # float64 operations a second of a CPU core, and of a GPU
 NETWORK = 2e7  # bytes a second of a download
 STORED = 3e8  # bytes a second put in order and written
-START = 6.0  # seconds in which `extract` or `score` starts
+START = 6.0  # seconds in which a job's process starts
 SCORING = 2e-3  # seconds of a row of scores besides its operations
 SHORTEST, SLACK = 15, 2  # a job may take so many minutes, and so many times as long as is expected
 RATES = (
@@ -72,7 +72,8 @@ class Need:
 def together(needs: Sequence[Need]) -> Need:
     """What they take one after another in one job."""
     memory, gpu_memory = (max(getattr(need, name) for need in needs) for name in ("memory", "gpu_memory"))
-    return Need(memory, sum(need.seconds for need in needs), sum(need.disk for need in needs), gpu_memory)
+    seconds = sum(need.seconds for need in needs) - START * (len(needs) - 1)  # in one process
+    return Need(memory, seconds, sum(need.disk for need in needs), gpu_memory)
 
 
 @dataclass(frozen=True)

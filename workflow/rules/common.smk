@@ -51,6 +51,7 @@ SHARED = shared_scoring_jobs([model for name, model in PUBLISHED.items() if name
 ALONE = [name for name in PUBLISHED if name not in set(itertools.chain(*SHARED))]  # scored in a job of its own
 CONDA = "../../envs/conda.yaml"
 PLACES = {"gpu_jobs": "gpu", "network_jobs": "hub_slots"}  # a profile's name for the jobs that need this resource
+LARGE = "gpu_jobs_above_"  # and for those that need more GPU memory than the number of MB that follows
 TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
 RETRIES = 0 if workflow.remote_exec else TRIES - 1  # a cluster's job leaves its next try to who submitted it, with more memory
 GPUS = gpu_slots(SETTINGS.device)
@@ -140,9 +141,13 @@ def corpus_code(wildcards):
     return code_digest("verbs.corpus", f"training.corpora.{corpora.kind_of(wildcards.corpus)}")
 
 
-def corpus_resource(streamed, other):
-    """A resource of `corpus`, which takes hours and the network for a streamed corpus."""
-    return lambda wildcards: streamed if corpora.kind_of(wildcards.corpus) == "hub" else other
+def streamed(wildcards):
+    """Whether a corpus comes from the model hub."""
+    return corpora.kind_of(wildcards.corpus) == "hub"
+
+
+def corpus_need(wildcards):
+    return training_sizing.corpus(SETTINGS.training["corpora"], streamed(wildcards))
 
 
 def train_inputs(names):
@@ -264,22 +269,25 @@ def table_targets():
 
 
 def place_jobs():
-    """Gives jobs that need a GPU or the network what a profile says of `gpu_jobs` and `network_jobs` in set-resources.
+    """Gives jobs that need a GPU, much of its memory, or the network what a profile says of them in set-resources.
 
     The rules' own names would not do: a rule's jobs need a GPU or not by device and size, and there are many `train_<n>`.
     """
     settings = workflow.resource_settings.overwrite_resources
-    for each, (place, need) in itertools.product(workflow.rules, PLACES.items()):
+    large = sorted((int(place.removeprefix(LARGE)), place) for place in settings if place.startswith(LARGE))
+    places = [(place, need, 0) for place, need in PLACES.items()]
+    places += [(place, "gpu_mem_mb", most) for most, place in large]  # the last that fits a job decides
+    for each, (place, need, most) in itertools.product(workflow.rules, places):
         for name, value in settings.get(place, {}).items():
             if name not in settings.get(each.name, {}):
-                each.resources[name] = value_if_needed(each.resources.get(need), value, each.resources.get(name))
+                each.resources[name] = value_if_above(most, each.resources.get(need), value, each.resources.get(name))
 
 
-def value_if_needed(need, value, otherwise):
-    """A resource that is `value` for jobs whose `need` is not 0; all three are Snakemake's Resource."""
+def value_if_above(most, need, value, otherwise):
+    """A resource that is `value` for jobs whose `need` is above a number; all but the number are Snakemake's Resource."""
 
     def choose(wildcards, **job):
-        needed = need.evaluate(wildcards, **job).value
+        needed = (need.evaluate(wildcards, **job).value or 0) > most
         return (value if needed else otherwise).evaluate(wildcards, **job).value
 
     return choose

@@ -39,9 +39,10 @@ rule corpus:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=corpus_resource(4000, 2000),
-        runtime=corpus_resource(24 * 60, 30),
-        hub_slots=corpus_resource(1, 0),
+        mem_mb=sized(corpus_need, "mem_mb"),
+        runtime=sized(corpus_need, "runtime"),
+        disk_mb=sized(corpus_need, "disk_mb"),
+        hub_slots=lambda wildcards: int(streamed(wildcards)),
     params:
         folder=subpath(output[0], parent=True),
         arguments=corpus_arguments,

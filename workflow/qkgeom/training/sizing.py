@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qkgeom.sizing import CUDA_CONTEXT, CUDA_HOST, PLAIN, TORCH, Need, Stack
+from qkgeom.sizing import CUDA_CONTEXT, CUDA_HOST, PLAIN, START, TORCH, Need, Stack
 from qkgeom.training.plans import Plan
 
-TRAINER = 1000  # MiB of a process with torch and transformers' Trainer, measured
+TRAINER = 1200  # MiB of a process with torch and transformers' Trainer, measured
 VOCABULARY = 2**15  # entries of a published tokenizer, before it is fetched; BERT's has 30,522
 PER_LAYER = 12  # parameters of a layer over d_model^2: attention, and a feed-forward part four times as wide
 CROSS = 4  # more of them where a decoder attends to an encoder
@@ -17,11 +17,10 @@ STATES = 3  # saved at a time: two are kept, and one is being written
 ACTIVATIONS, GPU_ACTIVATIONS = 80, 40  # bytes of a token, layer and unit of width: in float32; in half precision
 LOGITS, GPU_LOGITS = 20, 14  # bytes of a token and entry of the vocabulary, with gradient and softmax
 
-FLOPS, GPU_FLOPS = (
-    2e10,
-    1e14,
-)  # a second, of a CPU core in float32 (measured) and of a GPU in bfloat16 (nominal, an A100's third)
-START, STEP = 8.0, 0.01  # seconds to start, and of a step or held-out batch besides its operations
+# a second: of a CPU core in float32 (measured), and of a GPU in bfloat16 (nominal: a third of an A100's)
+FLOPS, GPU_FLOPS = 1e11, 1e14
+TOKENS = 2.5e5  # a second that one thread tokenises, measured
+STEP = 0.01  # seconds of a step or held-out batch besides its operations
 RATES = f"training: a CPU core at {FLOPS / 1e9:.0f} GFLOP/s (measured), a GPU at {GPU_FLOPS / 1e12:.0f} TFLOP/s (nominal)"
 
 
@@ -88,3 +87,9 @@ def state_bytes(plan: Plan, corpora: Mapping[str, object]) -> float:
 def corpus_bytes(plan: Plan, corpora: Mapping[str, object]) -> float:
     """The training tokens of its corpus at most, in two bytes each; held-out ones are few beside them."""
     return 2 * int(corpora["longest"]) if plan.corpus else 0
+
+
+def corpus(corpora: Mapping[str, object], streamed: bool) -> Need:
+    """Tokenising a corpus, whose texts are streamed through memory or lie in the environment."""
+    longest = int(corpora["longest"])
+    return Need(1000 if streamed else 300, START + longest / TOKENS, 2 * longest)
