@@ -19,12 +19,13 @@ from qkgeom.sources import on_hub, split_uri
 PLAIN, HUB, TORCH = 80, 140, 700  # without torch; with the hub's client; with torch
 SNAKEMAKE = 400  # of the two Snakemake processes that a cluster's job runs in
 CUDA_HOST, CUDA_CONTEXT = 3000, 600  # nominal: what CUDA's libraries take on the host, and a process on the GPU
-AHEAD = 96 + 2 * 16  # of what is fetched before it is read, see sources/read_ahead.py
+AHEAD = 96  # of what is fetched before it is read, see sources/read_ahead.py
 WORKING = 80  # of tiles and of intermediate results on the CPU, see products.py
 GPU_WORKING = 2 * 512 + 256  # of two tiles on a GPU, and of query heads that are summed
 ROW = 2e3  # bytes of a row of scores until all are written
-SCORED = 28  # bytes per number of a layer: two layers as stored, copies in float32 and float64, Gram matrices
+SCORED = 18  # bytes per number of a layer: two layers as stored, halves in float32, and all of it in float64 where need be
 STRUCTURE = 24  # more of them for its QR decompositions
+CONVERTED = 3  # times what a layer takes as stored while it is merged or dequantised
 COMPUTED = 4  # bytes of a number that is not stored as published: merged with an adapter's, or dequantised
 ABSORBED = 8  # numbers of latent attention in its absorbed form for each that the checkpoint has, at most
 UNEVEN = 2.2  # a layer may be so many times as large as it would be in a model of the usual shape
@@ -89,6 +90,8 @@ class Stack:
         snapshots: so many checkpoints.
         width: bytes of a stored number.
         moved: bytes fetched of a snapshot.
+        read: bytes of the largest layer as it is read.
+        converted: whether a layer is stored otherwise than it is read: merged with an adapter's, or dequantised.
         reader: MiB of a process that reads its files.
     """
 
@@ -100,6 +103,8 @@ class Stack:
     snapshots: int
     width: int
     moved: float
+    read: float
+    converted: bool
     reader: float
 
 
@@ -109,16 +114,19 @@ def published(row: Model) -> Stack:
     n_qk = int(row.qk_params or 0) or n_params / 3
     layout, (scheme, address) = layout_named(row.layout), split_uri(row.uri)
     as_published = 4 if n_params <= 1e9 else 2
-    width = COMPUTED if row.adapter or layout.computed or address.endswith(".gguf") else as_published
+    converted = bool(row.adapter) or layout.computed or address.endswith(".gguf")
+    width = COMPUTED if converted else as_published
     numbers = n_qk * (ABSORBED if layout.computed else 1)
     d_model = (32 * n_qk) ** (1 / 3)  # of d_model / 64 layers with 2 d_model^2 of them each
     n_layer = max(1.0, d_model / 64)
     largest = min(numbers, max(UNEVEN * numbers / n_layer, WHOLE))
     away = scheme != "file"
-    moved = as_published * (n_params if scheme in ("pypi", "whisper") else n_qk * (1.5 if layout.reads_values else 1)) * away
+    times = 1.5 if layout.reads_values else 1  # as many values as queries and keys
+    moved = away * as_published * (n_params if scheme in ("pypi", "whisper") else n_qk * times)
+    read = as_published * times * largest / (ABSORBED if layout.computed else 1)
     in_torchs_format = not address.endswith((".gguf", ".safetensors"))  # perhaps: a table does not say it of the hub's
     reader = TORCH if in_torchs_format else HUB if on_hub(row.uri) else PLAIN
-    return Stack(d_model, n_layer, d_model / 64, numbers, largest, len(row.uris), width, moved, reader)
+    return Stack(d_model, n_layer, d_model / 64, numbers, largest, len(row.uris), width, moved, read, converted, reader)
 
 
 def is_small(row: Model) -> bool:
@@ -129,11 +137,12 @@ def is_small(row: Model) -> bool:
 
 def extraction(stack: Stack) -> Need:
     """Fetching and storing a model: a layer as read and as stored, and what is read ahead."""
-    ahead = AHEAD if stack.moved else 0
-    held = stack.largest * (2 * 4 + 3 * stack.width)  # two of the longest spans read ahead, and a layer on its way
+    held = stack.read + stack.converted * CONVERTED * stack.largest * stack.width
+    if stack.moved:
+        held += 2 * stack.read + AHEAD * 2**20  # two of the longest spans, which may be a whole layer
     store = stack.numbers * stack.width
     seconds = START + stack.snapshots * (stack.moved / NETWORK + store / STORED)
-    return Need(stack.reader + ahead + held / 2**20, seconds, stack.snapshots * store)
+    return Need(stack.reader + held / 2**20, seconds, stack.snapshots * store)
 
 
 def scoring(stack: Stack, *, heads: bool, structure: bool, threads: int, gpu: bool) -> Need:

@@ -29,7 +29,8 @@ def stack(plan: Plan) -> Stack:
     recipe, count = plan.recipe, len(plan.schedule.snapshots)
     layer = 2 * recipe.d_model**2
     reader = TORCH if plan.family.name == "whisper" else PLAIN  # which keeps torch's own format
-    return Stack(recipe.d_model, recipe.n_layer, recipe.n_head, layer * recipe.n_layer, layer, count, 4, 0, reader)
+    numbers = layer * recipe.n_layer
+    return Stack(recipe.d_model, recipe.n_layer, recipe.n_head, numbers, layer, count, 4, 0, 4 * layer, False, reader)
 
 
 def vocabulary(plan: Plan, corpora: Mapping[str, object]) -> int:
