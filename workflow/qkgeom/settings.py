@@ -36,8 +36,10 @@ class Settings:
     hub_slots: int
     download_here: bool
     jigsaw_zip: str
+    longest_job: int
     examples: Mapping[str, Example]
     training: Mapping[str, Mapping[str, object]]
+    scoring_jobs: int
 
 
 def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Settings:
@@ -60,6 +62,7 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         only=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
         training=preset.get("training", {}),
+        scoring_jobs=preset.get("scoring_jobs", 0),
     )
 
 

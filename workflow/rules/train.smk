@@ -39,9 +39,10 @@ rule corpus:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=corpus_resource(4000, 2000),
-        runtime=corpus_resource(24 * 60, 30),
-        hub_slots=corpus_resource(1, 0),
+        mem_mb=sized(corpus_need, "mem_mb"),
+        runtime=sized(corpus_need, "runtime"),
+        disk_mb=sized(corpus_need, "disk_mb"),
+        hub_slots=lambda wildcards: int(streamed(wildcards)),
     params:
         folder=subpath(output[0], parent=True),
         arguments=corpus_arguments,
@@ -52,7 +53,7 @@ rule corpus:
         " --threads {threads} --output {params.folder} > {log} 2>&1"
 
 
-for number, runs_of_job in enumerate(training_jobs()):
+for number, runs_of_job in enumerate(TRAINING):
 
     rule:
         """Trains models, one after another, or goes on where a killed job of the same runs stopped."""
@@ -70,8 +71,10 @@ for number, runs_of_job in enumerate(training_jobs()):
             CONDA
         threads: SETTINGS.threads
         resources:
-            mem_mb=3000,
-            runtime=600,
+            mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb"),
+            runtime=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "runtime"),
+            disk_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "disk_mb"),
+            gpu_mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "gpu_mem_mb"),
             gpu=GPU,
             device=SETTINGS.device,
         params:
