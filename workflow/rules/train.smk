@@ -68,15 +68,19 @@ for number, runs_of_job in enumerate(training_jobs()):
             f"{OUT}/benchmarks/train/{runs_of_job[0]}.tsv"
         conda:
             CONDA
-        threads: SETTINGS.threads
+        threads: SETTINGS.threads * max(RUN_GPUS // RUN_NODES, 1)
         resources:
-            mem_mb=3000,
+            **train_across(),
+            mem_mb=3000 * max(RUN_GPUS // RUN_NODES, 1),
             runtime=600,
-            gpu=GPU,
+            gpu=RUN_GPUS,
+            nodes=RUN_NODES,
+            processes=max(RUN_GPUS, 1),
             device=SETTINGS.device,
         params:
             arguments=train_arguments(runs_of_job),
             plans=train_plans(runs_of_job),
             code=train_code(runs_of_job),
         shell:
-            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads} > {log} 2>&1"
+            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads}"
+            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"
