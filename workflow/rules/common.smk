@@ -30,7 +30,7 @@ try:
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
     PLANS = plan_runs(RUNS.values(), SETTINGS.training, SETTINGS.device)
     for plan in PLANS.values():
-        plan.schedule.share(SETTINGS.gpus_per_run)
+        plan.schedule.share(SETTINGS.gpus_per_run if gpu_slots(SETTINGS.device) else 1)
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED
@@ -54,8 +54,7 @@ GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
 RUN_GPUS = GPU * SETTINGS.gpus_per_run
 RUN_NODES = SETTINGS.nodes_per_run if GPU else 1
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
-HERE = workflow.global_resources["_cores"].value is not None and not workflow.remote_exec  # jobs run on this machine
-if HERE:
+if workflow.global_resources["_nodes"].value is None and not workflow.remote_exec:  # jobs run here, and not on a cluster's nodes
     workflow.global_resources.setdefault("gpu", GPUS)
     if RUN_GPUS > GPUS or RUN_NODES > 1:
         raise WorkflowError(

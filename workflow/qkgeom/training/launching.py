@@ -14,6 +14,7 @@ from types import FrameType
 
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import TransientFault, UsageError
+from qkgeom.training.stopping import SIGNALS
 
 GRACE = 600  # seconds to save a state in; who stops a job (SLURM: KillWait, GraceTime) usually has less patience
 PORTS = range(20_000, 30_000)  # for nodes to meet; below those that Linux gives to anyone
@@ -41,8 +42,7 @@ def launch(processes: int, nodes: int, threads: int | None) -> int:
     prepare_jobs(Path(__file__).parents[2])
     command = [sys.executable, "-m", "qkgeom", *sys.argv[1:]]
     if nodes > 1 and os.environ.get("SLURM_STEP_NUM_TASKS") != str(nodes):
-        step = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={threads or 1}"]
-        os.execvp("srun", ["srun", *step, "--kill-on-bad-exit=1", *command])
+        return _on_each_node(command, nodes, threads or 1)
 
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -70,7 +70,7 @@ def launch(processes: int, nodes: int, threads: int | None) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise SignalException("the training was told to stop", signal.Signals(number))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, stop)
     try:
         elastic_launch(config, command[0])(*command[1:])
@@ -83,6 +83,20 @@ def launch(processes: int, nodes: int, threads: int | None) -> int:
             raise TransientFault("a process of the training was killed", found=", ".join(killed), fix=fix) from None
         return max(1, *codes.values())
     return 0
+
+
+def _on_each_node(command: list[str], nodes: int, threads: int) -> int:
+    step = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={threads}"]
+    process = subprocess.Popen(["srun", *step, "--kill-on-bad-exit=1", *command], start_new_session=True)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # Past srun, which kills its tasks at once when it is told to end.
+        subprocess.run(["scancel", "--signal=TERM", os.environ["SLURM_JOB_ID"]], check=False)
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+    code = process.wait()
+    return code if code in (0, UsageError.exit_code) else 1
 
 
 def _first_node() -> str:

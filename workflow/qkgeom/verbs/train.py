@@ -39,9 +39,8 @@ def command(
     if not ranks.is_first():
         logging.getLogger().setLevel(logging.WARNING)
     if processes % nodes:
-        raise UsageError(
-            "the processes cannot be spread over the nodes", found=f"{processes} on {nodes}", expected="a multiple"
-        )
+        found = f"{processes} on {nodes}"
+        raise UsageError("the processes cannot be spread over the nodes", found=found, expected="a multiple")
     here = ranks.count_here()  # 1 in what starts the others
     chosen = _device(device, threads and max(1, threads // here), processes // nodes)
     plans = _plans(runs, table, presets, chosen)
