@@ -27,6 +27,8 @@ class Settings:
     preset: str
     device: str
     threads: int
+    gpus_per_run: int
+    nodes_per_run: int
     heads: bool
     structure: bool
     keep_weights: bool
@@ -54,6 +56,13 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
     """
     config = {key: _typed(key, value) for key, value in config.items()}
     require_valid(config, "config", "config.yaml (or --config)")
+    if config["gpus_per_run"] % config["nodes_per_run"]:
+        raise UsageError(
+            "the GPUs of a run cannot be spread over its nodes",
+            where="config.yaml (or --config)",
+            found=f"gpus_per_run {config['gpus_per_run']}, nodes_per_run {config['nodes_per_run']}",
+            expected="a multiple",
+        )
     preset = read_preset(str(config["preset"]), presets)
     only = config["only"]
     patterns = only.split(",") if isinstance(only, str) else only  # --config only=a,b arrives as one string

@@ -37,6 +37,8 @@ try:
     RUNS = read_runs(SETTINGS.preset)
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
     PLANS = plan_runs(RUNS.values(), SETTINGS.training, SETTINGS.device)
+    for plan in PLANS.values():
+        plan.schedule.share(SETTINGS.gpus_per_run if gpu_slots(SETTINGS.device) else 1)
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED
@@ -61,9 +63,16 @@ TRIES = 3  # of a job that fetches a model, each of which asks the hub several t
 RETRIES = 0 if workflow.remote_exec else TRIES - 1  # a cluster's job leaves its next try to who submitted it, with more memory
 GPUS = gpu_slots(SETTINGS.device)
 GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
+RUN_GPUS = GPU * SETTINGS.gpus_per_run
+RUN_NODES = SETTINGS.nodes_per_run if GPU else 1
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
-if workflow.global_resources["_cores"].value is not None:  # jobs run on this machine, and not on a cluster's
+if workflow.global_resources["_nodes"].value is None and not workflow.remote_exec:  # jobs run here, and not on a cluster's nodes
     workflow.global_resources.setdefault("gpu", GPUS)
+    if RUN_GPUS > GPUS or RUN_NODES > 1:
+        raise WorkflowError(
+            f"config.yaml wants {RUN_GPUS} GPUs on {RUN_NODES} nodes for a run (gpus_per_run, nodes_per_run), and there are {GPUS}"
+            " on this machine; lower them, or use a cluster (docs/cluster.md)"
+        )
 
 
 wildcard_constraints:
@@ -163,6 +172,12 @@ def train_arguments(names):
     return shlex.join([*names, "--corpora", f"{OUT}/corpora", "--output", "results/runs"])
 
 
+def train_across():
+    """What SLURM is told of a run on several nodes: a launcher on each, started by the job itself (`mpi`) through srun."""
+    # tasks_per_gpu 0, since the executor would otherwise ask for `tasks` on each GPU
+    return {"mpi": "srun", "tasks": RUN_NODES, "tasks_per_gpu": 0} if RUN_NODES > 1 else {}
+
+
 def train_plans(names):
     """All that these runs are told, so that a change of row or preset trains them again; the device is not part of it."""
     plans = [(PLANS[name], vars(PLANS[name].schedule) | {"device": ""}) for name in names]
@@ -207,6 +222,7 @@ def score_need(models):
 
 def train_need(names):
     how = {"corpora": SETTINGS.training["corpora"], "threads": SETTINGS.threads, "gpu": bool(GPU)}
+    how |= {"processes": max(RUN_GPUS, 1), "nodes": RUN_NODES}
     return sizing.together([training_sizing.training(PLANS[name], **how) for name in names])
 
 

@@ -69,17 +69,22 @@ for number, runs_of_job in enumerate(TRAINING):
             f"{OUT}/benchmarks/train/{runs_of_job[0]}.tsv"
         conda:
             CONDA
-        threads: SETTINGS.threads
+        threads: SETTINGS.threads * max(RUN_GPUS // RUN_NODES, 1)
         resources:
+            **train_across(),
             mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb"),
             runtime=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "runtime"),
             disk_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "disk_mb"),
             gpu_mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "gpu_mem_mb"),
-            gpu=GPU,
+            gpu=RUN_GPUS,
+            nodes=RUN_NODES,
+            processes=max(RUN_GPUS, 1),
             device=SETTINGS.device,
         params:
             arguments=train_arguments(runs_of_job),
             plans=train_plans(runs_of_job),
             code=train_code(runs_of_job),
         shell:
-            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads} > {log} 2>&1"
+            "trap : TERM; "  # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved
+            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads}"
+            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"

@@ -50,7 +50,7 @@ def parameters(plan: Plan, n_vocabulary: int) -> float:
     return of_layers + (n_vocabulary + recipe.length) * recipe.d_model
 
 
-def training(plan: Plan, corpora: Mapping[str, object], *, threads: int, gpu: bool) -> Need:
+def training(plan: Plan, corpora: Mapping[str, object], *, threads: int, gpu: bool, processes: int = 1, nodes: int = 1) -> Need:
     """A run: its parameters with the optimiser's state, a micro-step's activations, and the corpus as far as it is read.
 
     Args:
@@ -58,6 +58,8 @@ def training(plan: Plan, corpora: Mapping[str, object], *, threads: int, gpu: bo
         corpora: what the preset says of them.
         threads: of the CPU.
         gpu: whether it is trained on a GPU.
+        processes: that train it together, each with its share of the batch.
+        nodes: that they are spread over; memory and GPU memory are of one node and one GPU.
     """
     recipe, schedule, n_vocabulary = plan.recipe, plan.schedule, vocabulary(plan, corpora)
     n_params, towers = parameters(plan, n_vocabulary), len(plan.family.layouts)
@@ -67,10 +69,10 @@ def training(plan: Plan, corpora: Mapping[str, object], *, threads: int, gpu: bo
     on_gpu = STATE * n_params + GPU_ACTIVATIONS * units + GPU_LOGITS * tokens * n_vocabulary
     corpus = corpus_bytes(plan, corpora)  # mapped into memory: what is read of it may stay
     read = min(corpus, 2 * tokens * schedule.accumulation * schedule.steps)
-    memory = TRAINER + (read + (SAVED * n_params if gpu else on_cpu)) / 2**20 + gpu * CUDA_HOST
+    memory = (TRAINER + (read + (SAVED * n_params if gpu else on_cpu)) / 2**20 + gpu * CUDA_HOST) * processes / nodes
     micro_steps, heldout = schedule.steps * schedule.accumulation, len(schedule.snapshots) * schedule.heldout_batches
     work = tokens * n_params * (6 * micro_steps + 2 * heldout)
-    seconds = START + work / (GPU_FLOPS if gpu else FLOPS * threads) + STEP * (micro_steps + heldout)
+    seconds = START + work / (GPU_FLOPS * processes if gpu else FLOPS * threads) + STEP * (micro_steps + heldout)
     return Need(memory, seconds, kept_bytes(plan, n_params), gpu * (CUDA_CONTEXT + on_gpu / 2**20))
 
 

@@ -16,7 +16,7 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
-from qkgeom.device import choose_device, take_free_gpu
+from qkgeom.device import choose_device, take_free_gpus
 from qkgeom.dropping import drop
 from qkgeom.errors import RECORDED, UsageError
 from qkgeom.scoring import score_artifact, write_scores
@@ -74,7 +74,7 @@ def command(
     set_up_logging()
     if threads:
         torch.set_num_threads(threads)
-    take_free_gpu(device)
+    take_free_gpus(device)
     chosen = choose_device(device)  # before anything is fetched
     scored = partial(score_artifact, heads=heads, device=device, precision=precision, structure=structure)
     parameters = {"heads": heads, "structure": structure, "precision": precision}
