@@ -140,8 +140,8 @@ def score_published(
         progress: wraps the layers to show how far the work is.
 
     Returns:
-        A row per layer with the columns of scores.csv; its sizes are those of the product that the published code
-        formed. None where that code reads this architecture as it is.
+        A row per layer with the columns of scores.csv, then `defects`, the words of published.tsv; its sizes are those
+        of the product that the published code formed. No row where that code reads this architecture as it is.
 
     Raises:
         ModelFault, TransientFault: the weights, or where they do not suffice the source, cannot be read.
@@ -156,7 +156,7 @@ def score_published(
     with _published_weights(folder, manifest, way, layers, chosen) as weights:
         for layer, (W_q, W_k) in zip(progress(layers), weights, strict=True):
             rows += layer_rows(manifest["model"], snapshot, layer, W_q, W_k, engine)
-    return rows
+    return [{**row, "defects": ",".join(way.defects)} for row in rows]
 
 
 @contextmanager

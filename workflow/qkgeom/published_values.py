@@ -35,7 +35,3 @@ def read_published(path: Path = PUBLISHED) -> dict[str, dict[str, str]]:
         rows[cells["model"]] = {**empty, **cells}
     return rows
 
-
-def defects_of(row: dict[str, str]) -> list[str]:
-    """The keys of `DEFECTS` that touch a row's published scores."""
-    return [word for word in row["defect"].split(",") if word]
