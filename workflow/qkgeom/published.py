@@ -152,28 +152,39 @@ def score_published(
         return []
     snapshot, entry = _last(manifest)
     layers = [layer["layer"] for layer in entry["layers"]]
-    engine, chosen, rows = Engine(precision=precision), choose_device(device), []
-    with _published_weights(folder, manifest, way, layers, chosen) as weights:
+    engine, rows = Engine(precision=precision), []
+    with published_weights(folder, manifest, way, choose_device(device)) as weights:
         for layer, (W_q, W_k) in zip(progress(layers), weights, strict=True):
             rows += layer_rows(manifest["model"], snapshot, layer, W_q, W_k, engine)
     return [{**row, "defects": ",".join(way.defects)} for row in rows]
 
 
 @contextmanager
-def _published_weights(
-    folder: Path, manifest: Mapping, way: Way, layers: Sequence[int], device: torch.device
-) -> Iterator[Iterator[Weights]]:
-    """W_q and W_k of each layer as the published code took them, from the stored ones or from the source."""
+def published_weights(folder: Path, manifest: Mapping, way: Way, device: torch.device) -> Iterator[Iterator[Weights]]:
+    """Gives W_q [rows, head, inner] and W_k of each layer of the last snapshot as the published code took them.
+
+    The matrix it scored is the sum over heads of W_q,h W_k,h^T.
+
+    Args:
+        folder: the artifact.
+        manifest: its manifest.
+        way: of `way_of_artifact`.
+        device: where they are wanted.
+
+    Raises:
+        ModelFault, TransientFault: as `score_published`.
+    """
     snapshot, entry = _last(manifest)
-    if way.layout is None:
-        with (
-            weights_of(folder, manifest, snapshot) as place,
-            closing(stream_layers(place / entry["file"], layers, device)) as stored,
-        ):
-            yield (way.change(*weights) for weights in stored)
+    if way.layout:
+        with open_checkpoint(pinned_uri(entry["source"]), architecture=entry["architecture"]) as checkpoint:
+            yield _from_source(checkpoint, way.layout, device)
         return
-    with open_checkpoint(pinned_uri(entry["source"]), architecture=entry["architecture"]) as checkpoint:
-        yield _from_source(checkpoint, way.layout, device)
+    layers = [layer["layer"] for layer in entry["layers"]]
+    with (
+        weights_of(folder, manifest, snapshot) as place,
+        closing(stream_layers(place / entry["file"], layers, device)) as stored,
+    ):
+        yield (way.change(*weights) for weights in stored)
 
 
 def _from_source(checkpoint: Checkpoint, layout: Layout, device: torch.device) -> Iterator[Weights]:

@@ -36,6 +36,8 @@ class Settings:
     hub_slots: int
     download_here: bool
     jigsaw_zip: str
+    published_trajectories: str
+    published_way: tuple[str, ...]
     examples: Mapping[str, Example]
     training: Mapping[str, Mapping[str, object]]
 
@@ -60,6 +62,7 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         only=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
         training=preset.get("training", {}),
+        published_way=tuple(preset.get("published_way", ())),
     )
 
 
