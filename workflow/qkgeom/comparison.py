@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qkgeom.collecting import read_scores
@@ -53,7 +54,7 @@ def compared(inputs: Inputs) -> pd.DataFrame:
     order += [f"{name}_{side}" for name in NUMBERS for side in ("published", "here")]
     order += [f"{score}_{what}" for score in SCORES for what in ("difference", "published_way")]
     words = ["defect", "verdict", "cause", "published_way", "source", "note"]
-    return table[[*order, *words]].astype({name: "str" for name in ["model", "printed_as", "table", "role", *words]})
+    return _with_missing_words(table[[*order, *words]], ["model", "printed_as", "table", "role", *words])
 
 
 def verdicts(table: pd.DataFrame, numbers: tuple[str, ...]) -> pd.Series:
@@ -79,7 +80,13 @@ def published_losses(inputs: Inputs) -> pd.DataFrame:
     """The rows of the paper's Table 1: model (the run's id), printed_as, `LOSSES` with `_published`, source and note."""
     table = _published(inputs, LOSSES)
     table = table[table["table"] == "1"]
-    return table[["model", "printed_as", *(f"{name}_published" for name in LOSSES), "source", "note"]]
+    words = ["model", "printed_as", "source", "note"]
+    return _with_missing_words(table[["model", "printed_as", *(f"{name}_published" for name in LOSSES), *words[2:]]], words)
+
+
+def _with_missing_words(table: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
+    """The table with its columns of words as such, a missing value for none."""
+    return table.assign(**table[words].astype("str").replace("", None))
 
 
 def _published(inputs: Inputs, numbers: tuple[str, ...]) -> pd.DataFrame:

@@ -70,10 +70,10 @@ def draw(numbers: pd.DataFrame) -> Figure:
         _null_band.draw_band(axes, numbers, score)
         for role in ROLES:
             _draw_role(axes, numbers[(numbers["role"] == role) & numbers["step"].notna()], score, role)
-            if there:
-                steps = published["step"].astype(float) * _shrunk(published, numbers)
-                own = published["role"] == role
-                axes.plot(steps[own], published.loc[own, f"{score}_median"], color=COLOURS[role], **DASHED)
+            if there and len(published):
+                rows = published[published["role"] == role]
+                steps = rows["step"].astype(float) * _shrunk(published, numbers)
+                axes.plot(steps, rows[f"{score}_median"], color=COLOURS[role], **DASHED)
         if there:
             scale_steps(axes, numbers["step"])
         else:
@@ -86,7 +86,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
 
 def _shrunk(published: pd.DataFrame, numbers: pd.DataFrame) -> float:
     """What a published step is multiplied by: both trainings end at the same place."""
-    return float(numbers["step"].max()) / float(published["step"].max()) if len(published) else 1.0
+    return float(numbers["step"].max()) / float(published["step"].max())
 
 
 def _draw_role(axes: Axes, rows: pd.DataFrame, score: str, role: str) -> None:

@@ -42,5 +42,5 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
             None if pd.isna(value) else two_decimals(value) + mark for value, mark in zip(way, agree, strict=True)
         ]
     reason = table["cause"].where(table["verdict"] != NOT_PUBLISHED, table["note"])
-    columns["", "Verdict"] = table["verdict"] + reason.map(lambda text: f": {text}" if text else "")
+    columns["", "Verdict"] = table["verdict"] + (": " + reason).fillna("")
     return pd.DataFrame(columns)

@@ -40,6 +40,6 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
     columns = {("", "Model"): table["printed_as"]}
     for name, title in TITLES.items():
         columns[title, "Published"], columns[title, "Here"] = table[f"{name}_published"], table[f"{name}_here"]
-    reason = table["note"].where(table["verdict"] == NOT_PUBLISHED, "")
-    columns["", "Verdict"] = table["verdict"] + reason.map(lambda text: f": {text}" if text else "")
+    reason = table["note"].where(table["verdict"] == NOT_PUBLISHED)
+    columns["", "Verdict"] = table["verdict"] + (": " + reason).fillna("")
     return pd.DataFrame(columns)
