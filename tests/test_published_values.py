@@ -277,7 +277,9 @@ def test_models_off_the_line_are_named_and_no_others(inputs):
     panels = figure.draw(figure.numbers(inputs)).axes
     assert texts(panels[0]) == {"far", "grouped", "cut"}
     assert texts(panels[1]) == {"grouped", "cut"}
-    colours = {text.get_text(): text.get_color() for text in panels[0].texts if isinstance(text, Annotation) and text.get_text()}
+    colours = {
+        text.get_text(): text.get_color() for text in panels[0].texts if isinstance(text, Annotation) and text.get_text()
+    }
     assert colours == {"far": "navy", "grouped": "purple", "cut": "purple"}
 
 

@@ -28,7 +28,7 @@ def test_models_that_the_preset_names_are_read_in_both_ways(project):
     assert "Nothing to be done" in project.run("tables")
     table = project.folder / "workflow/published.tsv"
     table.write_text(table.read_text().replace("\tS1, S2\t", "\t\t", 1))
-    assert project.planned("tables") == {"table": {"published_extraction", "published_vs_reproduced"}}
+    assert project.planned("tables")["table"] == {"published_extraction", "published_vs_reproduced"}
 
 
 def test_models_of_the_paper_with_a_defect_that_can_be_applied_again_are_too(project):

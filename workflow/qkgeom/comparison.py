@@ -35,8 +35,6 @@ def compared(inputs: Inputs) -> pd.DataFrame:
         QkgeomError: an input cannot be read.
         UsageError: published.tsv is not as its schema says.
     """
-    import pandas as pd
-
     table = _published(inputs, NUMBERS)
     table = table[table["table"] != "1"].drop(columns=list(LOSSES))
     here = inputs.read("summary", ["model", "role", "n_layers", *NUMBERS]).drop_duplicates("model", keep="last")
@@ -123,7 +121,7 @@ def way_medians(inputs: Inputs) -> pd.DataFrame:
         QkgeomError: a file is not one of scores.
     """
     layers = read_scores(inputs.published_way)
-    defects = layers.drop_duplicates("model")[["model", "defects"]] if len(layers) else layers.reindex(columns=["model", "defects"])
+    defects = layers.drop_duplicates("model").reindex(columns=["model", "defects"])
     return defects.merge(_medians(layers), on="model")
 
 

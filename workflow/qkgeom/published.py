@@ -39,6 +39,7 @@ from qkgeom.scoring import Row, layer_rows, to_torch
 from qkgeom.sources import open_checkpoint
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from qkgeom.streaming import Weights
@@ -57,7 +58,7 @@ def no_transpose(W_q: torch.Tensor, W_k: torch.Tensor) -> Weights:
 class _ContiguousThirds(FusedPerHead):
     """The first third of the rows for the query, the second for the key, both [d_model, 1, d_model]."""
 
-    def split(self, arrays, shape):
+    def split(self, arrays: Mapping[str, np.ndarray], shape: AttentionShape) -> tuple[np.ndarray, np.ndarray]:
         q, k = arrays["qkv"].reshape(3, -1, shape.d_model)[:2]
         return q[:, None], k[:, None]
 

@@ -56,7 +56,9 @@ def read_trajectories(folder: Path, corpus: str, depth: int) -> pd.DataFrame:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         expected = f"a csv with the columns {', '.join(COLUMNS)}"
-        raise UsageError("published trajectories cannot be read", where=path, found=error, expected=expected, fix=FIX) from error
+        raise UsageError(
+            "published trajectories cannot be read", where=path, found=error, expected=expected, fix=FIX
+        ) from error
     if missing := [name for name in COLUMNS if name not in table]:
         what = f"published trajectories lack the columns {', '.join(missing)}"
         raise UsageError(what, where=path, found=", ".join(table), expected=", ".join(COLUMNS), fix=FIX)

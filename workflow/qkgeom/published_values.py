@@ -34,4 +34,3 @@ def read_published(path: Path = PUBLISHED) -> dict[str, dict[str, str]]:
             raise UsageError(f"two rows are about {cells['model']}", where=where, fix="remove one of them")
         rows[cells["model"]] = {**empty, **cells}
     return rows
-
