@@ -8,6 +8,7 @@
 #                                                             models digests.json, checksums of earlier runs)
 #   results/models/<model>/scores.csv               score     (beside it norms.npz, with `structure: true`; unscored.json, if
 #                                                             it cannot be scored)
+#   results/models/<model>/published_way.csv        published (of models that the paper's released code read otherwise)
 #   results/<preset>/collected/*.csv                collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
@@ -30,6 +31,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/extract.smk"
 include: "workflow/rules/score.smk"
+include: "workflow/rules/published.smk"
 include: "workflow/rules/render.smk"
 
 

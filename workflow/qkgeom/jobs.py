@@ -5,7 +5,10 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
+from qkgeom.published import EMULATED, WAYS
+from qkgeom.published_values import read_published
 from qkgeom.registry import Model
 from qkgeom.rendering import Spec
 from qkgeom.runs import Run
@@ -39,10 +42,22 @@ def shared_scoring_jobs(models: Iterable[Model], settings: Settings) -> list[lis
     return [jobs[number] for number in sorted(jobs)]
 
 
+def read_published_way(models: Mapping[str, Model], settings: Settings) -> list[str]:
+    """Models that are also read as the published code read them: the paper's that this touches, and those the preset names."""
+    defects = {name: set(row["defect"].split(",")) for name, row in read_published().items()}
+
+    def chosen(name: str) -> bool:
+        return bool(defects.get(name, set()) & EMULATED) or any(fnmatchcase(name, each) for each in settings.published_way)
+
+    return [name for name, model in models.items() if model.layout in WAYS and chosen(name)]
+
+
 def drawn(spec: Spec, settings: Settings, models: Mapping[str, Model]) -> bool:
     """Whether a figure or table has something to show of these models."""
     examples = settings.examples and all(example.model in models for example in settings.examples.values())
     if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(settings, spec.knob)):
+        return False
+    if "published_way" in spec.needs and not read_published_way(models, settings):
         return False
     return any(model.group in spec.groups for model in models.values())
 
@@ -69,6 +84,7 @@ def count_jobs(
         "train": n_training,
         "extract": len(models),
         "score": len(published) - sum(map(len, shared)) + len(shared) + n_training,
+        "published": len(read_published_way(models, settings)),
         **n_drawn,
         **dict.fromkeys(("collect", "check", "all"), 1),
     }

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING
 from qkgeom.digests import code_digest
 from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.provenance import OF_FOLDER, write_record
+from qkgeom.published_values import PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
 TABLES = {"summary": "summary of scores", "scores": "table of scores", "losses": "table of losses", "runs": "table of runs"}
-SOURCES = (*TABLES, "examples")  # what a figure or table may need
+FILES = ("published", "published_way", "published_trajectories")  # what it may be made from besides; see `Inputs`
+SOURCES = (*TABLES, "examples", *FILES)  # what a figure or table may need
 TEXT = (
     "model",
     "label",
@@ -86,6 +88,9 @@ class Inputs:
         examples: role -> an artifact's folder and one of its layers.
         losses: losses.csv, one row per training run, step and split.
         runs: runs.csv, one row per training run.
+        published: published.tsv, what the paper gives.
+        published_way: scores of models read as the paper's released code read them, one file per model.
+        published_trajectories: the user's copy of the authors' training trajectories, see `qkgeom.published_trajectories`.
     """
 
     summary: Path | None = None
@@ -93,6 +98,9 @@ class Inputs:
     examples: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
     losses: Path | None = None
     runs: Path | None = None
+    published: Path = PUBLISHED
+    published_way: Sequence[Path] = ()
+    published_trajectories: Path | None = None
 
     def read(self, need: str, columns: Sequence[str]) -> pd.DataFrame:
         """Columns of one of the tables; an empty cell is a missing value.
@@ -180,7 +188,7 @@ def load(package: str, name: str, inputs: Inputs) -> ModuleType:
         raise UsageError(f"no {package.rpartition('.')[2][:-1]} is called {name!r}", expected="one of " + ", ".join(known))
     for need in known[name].needs:
         if not getattr(inputs, need):
-            option = "--example" if need == "examples" else f"--{need}"
+            option = "--example" if need == "examples" else f"--{need.replace('_', '-')}"
             raise UsageError(f"{name} is made from {need}, and none is given", fix=f"give {option}")
     return importlib.import_module(f"{package}.{name}")
 

@@ -39,6 +39,8 @@ class Settings:
     download_here: bool
     jigsaw_zip: str
     longest_job: int
+    published_trajectories: str
+    published_way: tuple[str, ...]
     examples: Mapping[str, Example]
     training: Mapping[str, Mapping[str, object]]
     scoring_jobs: int
@@ -72,6 +74,7 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
         training=preset.get("training", {}),
         scoring_jobs=preset.get("scoring_jobs", 0),
+        published_way=tuple(preset.get("published_way", ())),
     )
 
 

@@ -14,9 +14,11 @@ from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
-from qkgeom.jobs import drawn, shared_scoring_jobs, trained_scoring_jobs, training_jobs
+from qkgeom.jobs import drawn, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
+from qkgeom.published import WAYS
+from qkgeom.published_trajectories import require_file
 from qkgeom.registry import read_models, select
 from qkgeom.provenance import code_of
 from qkgeom.rendering import code_of as render_code
@@ -48,6 +50,8 @@ try:
     EXAMPLES = {role: example for role, example in SETTINGS.examples.items() if example.model in MODELS}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
+    TRAJECTORIES = require_file(Path(SETTINGS.published_trajectories)) if SETTINGS.published_trajectories else None
+    PUBLISHED_WAY = read_published_way(MODELS, SETTINGS)
 except QkgeomError as error:
     raise WorkflowError(str(error)) from None
 
@@ -201,6 +205,25 @@ def score_downloads(models):
     return int(any(path.exists() and not any(path.parent.glob("*.safetensors")) for path in manifests))
 
 
+def published_way_first(wildcards):
+    """Where weights are not kept, they are read the published way before they are scored and dropped."""
+    first = not SETTINGS.keep_weights and wildcards.model in PUBLISHED_WAY
+    return [f"results/models/{wildcards.model}/published_way.csv"] if first else []
+
+
+def published_downloads(wildcards):
+    """1 where the source is read: two readings need more of it than the artifact holds, or its weights were dropped."""
+    from_source = WAYS[ALL_MODELS[wildcards.model].layout].layout is not None
+    return int(from_source or score_downloads([wildcards.model]))
+
+
+def published_code(wildcards):
+    """Digest of the code that reads and scores this model; the source's where it is read again."""
+    source = source_module(ALL_MODELS[wildcards.model].uri).removeprefix("qkgeom.")
+    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
+    return code_digest("verbs.published", source, *containers)
+
+
 def score_columns():
     """What `score` computes besides the scores of whole layers."""
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
@@ -260,11 +283,21 @@ def render_inputs(spec):
     inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in (*spec.needs, *spec.uses)}
     if "examples" in (*spec.needs, *spec.uses):
         inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in EXAMPLES.values()]
+    if "published" in (*spec.needs, *spec.uses):
+        inputs["published"] = "workflow/published.tsv"
+    if "published_way" in (*spec.needs, *spec.uses):
+        inputs["published_way"] = [f"results/models/{name}/published_way.csv" for name in PUBLISHED_WAY]
+    if "published_trajectories" in (*spec.needs, *spec.uses) and TRAJECTORIES:
+        inputs["published_trajectories"] = str(TRAJECTORIES)
     return inputs
 
 
 def render_arguments(spec):
-    words = [word for name, path in render_inputs(spec).items() if name in COLLECTED for word in (f"--{name}", path)]
+    inputs = render_inputs(spec)
+    words = [word for name, path in inputs.items() if name in (*COLLECTED, "published") for word in (f"--{name}", path)]
+    words += [word for path in inputs.get("published_way", ()) for word in ("--published-way", path)]
+    if "published_trajectories" in inputs:
+        words += ["--published-trajectories", SETTINGS.published_trajectories]
     if "examples" in (*spec.needs, *spec.uses):
         for role, example in EXAMPLES.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]

@@ -5,6 +5,7 @@ rule score:
     """Scores every layer of a published model, on a GPU where there is one."""
     input:
         "results/models/{model}/manifest.json",
+        published_way_first,
     output:
         update("results/models/{model}/scores.csv"),  # so that scores are there until others are
         update("results/models/{model}/scores.provenance.json"),
