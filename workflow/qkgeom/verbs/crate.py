@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
-from qkgeom.crate import write_crate
+from qkgeom.crate.writing import write_crate
 from qkgeom.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""A finished run as a Workflow Run RO-Crate (https://w3id.org/ro/wfrun/workflow/0.5): one zip file, without weights.
+"""Writes a finished run as a Workflow Run RO-Crate.
 
 It holds the workflow with its lock and citation, what each step was told, and everything that came out; the metadata say
 which models were read from where, when each step ran, and with which versions. Paths in it are those of the project's
@@ -7,16 +7,16 @@ folder, so that the unpacked crate can be run again.
 
 from __future__ import annotations
 
-import hashlib
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom import __version__
+from qkgeom.crate.entities import TEXT, Files, action, entity, file, one_or_all, software
 from qkgeom.errors import QkgeomError
 from qkgeom.files import whole_file
 from qkgeom.finished import FinishedRun, find_run
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rocrate.model.entity import Entity
     from rocrate.rocrate import ROCrate
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROJECT = ("README.md", "CITATION.cff", "LICENSE", "CHANGELOG.md")  # described each as a file, as the workflow's own
 FOLDERS = {"workflow": "rules, presets, tables of models and runs, and the code", "envs": "the lock", "profiles": "profiles"}
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -39,19 +39,7 @@ PROFILES = {
 LICENCE = "https://spdx.org/licenses/MIT"
 PAPER = "https://arxiv.org/abs/2502.10927"
 SOFTWARE = ("snakemake", "torch", "transformers", "numpy", "pandas", "matplotlib")
-TEXT = "text/plain"
-FORMATS = {
-    ".cff": "text/yaml",
-    ".csv": "text/csv",
-    ".html": "text/html",
-    ".json": "application/json",
-    ".md": "text/markdown",
-    ".pdf": "application/pdf",
-    ".png": "image/png",
-    ".tex": "text/x-tex",
-    ".tsv": "text/tab-separated-values",
-    ".yaml": "application/yaml",
-}
+PAGES = ("report.html", "check.txt", "audit/*")
 # what a step makes: verb -> patterns below the results folder of all presets
 MADE = {
     "extract": ("models/{name}/manifest.json",),
@@ -81,6 +69,8 @@ def write_crate(results: Path | None, target: Path, agent: str = "", root: Path 
     if not any(step.ended for step in steps):
         expected = "logs/<step>/<name>.log and benchmarks/<step>/<name>.tsv"
         raise QkgeomError("nothing says when this run took place", where=run.results, found="no log", expected=expected)
+    if absent := [name for name in (*PROJECT, *FOLDERS, "Snakefile", "config.yaml") if not (root / name).exists()]:
+        raise QkgeomError("the project's folder is not whole", where=root, found=f"no {', '.join(absent)}", fix="restore them")
     with tempfile.TemporaryDirectory() as folder, whole_file(target) as temporary:
         staged, unpacked = Path(folder) / "staged", Path(folder) / "crate"
         for name in FOLDERS:
@@ -104,56 +94,33 @@ def _crate(run: FinishedRun, steps: Sequence[Step], staged: Path, root: Path, ag
         f"Symmetry and directionality of query-key weights: preset {run.preset} of qkgeom {__version__}, with figures, tables, "
         "scores and what they were made from. Weights are left out; the manifests say where they came from, to the byte."
     )
-    crate.license = _entity(crate, LICENCE, "CreativeWork", name="MIT License", description="see the file LICENSE")
-    crate.root_dataset["author"] = crate.root_dataset["publisher"] = _entity(
+    crate.license = entity(crate, LICENCE, "CreativeWork", name="MIT License", description="see the file LICENSE")
+    crate.root_dataset["author"] = crate.root_dataset["publisher"] = entity(
         crate, "#developers", "Organization", name=cited["authors"][0]["name"]
     )
     crate.datePublished = ended
     crate.keywords = "attention, transformers, query-key weights, Snakemake"
-    crate.root_dataset["citation"] = _entity(crate, PAPER, "ScholarlyArticle", name=cited["preferred-citation"]["title"])
+    crate.root_dataset["citation"] = entity(crate, PAPER, "ScholarlyArticle", name=cited["preferred-citation"]["title"])
     crate.root_dataset["conformsTo"] = [
-        _entity(crate, uri, "CreativeWork", name=name, version=uri.rpartition("/")[2]) for uri, name in PROFILES.items()
+        entity(crate, uri, "CreativeWork", name=name, version=uri.rpartition("/")[2]) for uri, name in PROFILES.items()
     ]
-    files = _Files(crate, run.results.resolve().parent)
+    files = Files(crate, run.results.resolve().parent)
     workflow = _workflow(crate, staged, root)
     inputs = _inputs(crate, files, workflow, run, root)
     outputs = _outputs(crate, files, workflow, run)
-    main = _action(
+    main = action(
         crate, "#run", f"Preset {run.preset}", (began, ended), workflow, f"snakemake --cores all --config preset={run.preset}"
     )
-    main["object"], main["result"] = _one_or_all(inputs), _one_or_all(outputs)
+    main["object"], main["result"] = one_or_all(inputs), one_or_all(outputs)
     actions = [main, *_actions(crate, files, run, steps)]
     if agent:
         person = _agent(crate, agent)
-        for action in actions:
-            action["agent"] = person
+        for each in actions:
+            each["agent"] = person
     crate.root_dataset["mentions"] = actions
     if (measured := run.results / "benchmarks").is_dir():
         crate.add_dataset(measured, files.place(measured), properties={"name": "time and memory of the steps"})
     return crate
-
-
-class _Files:
-    """Files below the results folder, each once, with its digest."""
-
-    def __init__(self, crate: ROCrate, base: Path):
-        self.crate, self.base = crate, base
-        self.known: dict[str, Entity] = {}
-
-    def place(self, path: Path) -> str:
-        """Where a file of the results lies in the crate."""
-        return f"results/{path.resolve().relative_to(self.base).as_posix()}"
-
-    def add(self, path: Path) -> Entity:
-        """The entity of a file."""
-        place = self.place(path)
-        if place not in self.known:
-            self.known[place] = _file(self.crate, path, place)
-        return self.known[place]
-
-    def matching(self, patterns: Iterable[str]) -> list[Entity]:
-        """The entities of the files that fit, without hidden ones."""
-        return [self.add(path) for each in patterns for path in sorted(self.base.glob(each)) if not path.name.startswith(".")]
 
 
 def _workflow(crate: ROCrate, staged: Path, root: Path) -> Entity:
@@ -169,8 +136,8 @@ def _workflow(crate: ROCrate, staged: Path, root: Path) -> Entity:
     workflow["version"] = __version__
     workflow["license"] = {"@id": LICENCE}
     workflow["conformsTo"] = {"@id": "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"}
-    workflow["softwareRequirements"] = [_software(crate, name) for name in SOFTWARE]
-    parts = [_file(crate, root / name, name) for name in PROJECT]
+    workflow["softwareRequirements"] = [software(crate, name) for name in SOFTWARE]
+    parts = [file(crate, root / name, name) for name in PROJECT]
     parts[0]["about"] = crate.root_dataset
     parts += [
         crate.add_dataset(staged / name, f"{name}/", properties={"name": name, "description": what})
@@ -180,10 +147,10 @@ def _workflow(crate: ROCrate, staged: Path, root: Path) -> Entity:
     return workflow
 
 
-def _inputs(crate: ROCrate, files: _Files, workflow: Entity, run: FinishedRun, root: Path) -> list[Entity]:
+def _inputs(crate: ROCrate, files: Files, workflow: Entity, run: FinishedRun, root: Path) -> list[Entity]:
     """The preset, the knobs, and the source of every model that was not trained here."""
-    config = _file(crate, root / "config.yaml", "config.yaml")
-    preset = _entity(crate, "#preset", "PropertyValue", name="preset", value=run.preset)
+    config = file(crate, root / "config.yaml", "config.yaml")
+    preset = entity(crate, "#preset", "PropertyValue", name="preset", value=run.preset)
     sources = [_source(crate, origin) for origin in read_origins(run.artifacts, run.rows) if not origin.uri.startswith("run:")]
     parameters = {
         "preset": ("Text", "which models, runs, figures and tables: a file of workflow/presets/", [preset]),
@@ -193,31 +160,23 @@ def _inputs(crate: ROCrate, files: _Files, workflow: Entity, run: FinishedRun, r
     return _bound(crate, workflow, "input", parameters)
 
 
-def _outputs(crate: ROCrate, files: _Files, workflow: Entity, run: FinishedRun) -> list[Entity]:
+def _outputs(crate: ROCrate, files: Files, workflow: Entity, run: FinishedRun) -> list[Entity]:
     models = [folder.resolve().relative_to(files.base).as_posix() for folder in run.artifacts]
     parameters = {
-        "figures": (
-            "File",
-            "figures with their numbers and captions",
-            [f"{run.preset}/figures/{stem.name}.*" for stem in run.figures],
-        ),
-        "tables": (
-            "File",
-            "tables as printed and in full precision",
-            [f"{run.preset}/tables/{stem.name}.*" for stem in run.tables],
-        ),
+        "figures": ("File", "figures with their numbers and captions", _files_of(run, "figures")),
+        "tables": ("File", "tables as printed and in full precision", _files_of(run, "tables")),
         "collected": ("File", "scores, summary, losses and runs", [f"{run.preset}/collected/*"]),
         "scores": ("File", "scores of each layer, per model", [f"{model}/*scores*" for model in models]),
         "manifests": ("File", "where every tensor came from, per model", [f"{model}/manifest.json" for model in models]),
         "records": ("File", "how each training run ended", [f"{each}/*.json" for each in _runs(run)]),
-        "report": (
-            "File",
-            "all of it as a page, the audit, and what is missing",
-            [f"{run.preset}/{name}" for name in ("report.html", "check.txt", "audit/*")],
-        ),
+        "report": ("File", "all of it as a page, the audit, and what is missing", [f"{run.preset}/{each}" for each in PAGES]),
     }
     found = {name: (kind, what, files.matching(patterns)) for name, (kind, what, patterns) in parameters.items()}
     return _bound(crate, workflow, "output", {name: each for name, each in found.items() if each[2]})
+
+
+def _files_of(run: FinishedRun, kind: str) -> list[str]:
+    return [f"{run.preset}/{kind}/{stem.name}.*" for stem in getattr(run, kind)]
 
 
 def _runs(run: FinishedRun) -> list[str]:
@@ -232,9 +191,7 @@ def _bound(crate: ROCrate, workflow: Entity, side: str, parameters: dict[str, tu
         if not examples:
             continue
         place = f"#{side}-{name}"
-        parameter = crate.add_formal_parameter(
-            name, kind, place, description, properties={"workExample": _one_or_all(examples)}
-        )
+        parameter = crate.add_formal_parameter(name, kind, place, description, properties={"workExample": one_or_all(examples)})
         workflow.append_to(side, parameter)
         for example in examples:
             example["exampleOfWork"] = parameter
@@ -242,61 +199,28 @@ def _bound(crate: ROCrate, workflow: Entity, side: str, parameters: dict[str, tu
     return values
 
 
-def _one_or_all(entities: list[Entity]) -> Entity | list[Entity]:
-    """RO-Crate wants no list of one."""
-    return entities[0] if len(entities) == 1 else entities
-
-
-def _actions(crate: ROCrate, files: _Files, run: FinishedRun, steps: Sequence[Step]) -> Iterator[Entity]:
+def _actions(crate: ROCrate, files: Files, run: FinishedRun, steps: Sequence[Step]) -> Iterator[Entity]:
     """One action per step that has a log and a benchmark, by qkgeom's own command line."""
-    tool = _entity(crate, "#qkgeom", "SoftwareApplication", name="qkgeom", softwareVersion=__version__)
+    tool = entity(crate, "#qkgeom", "SoftwareApplication", name="qkgeom", softwareVersion=__version__)
     for step in steps:
         if step.ended is None:
             continue
-        action = _action(
+        done = action(
             crate, f"#{step.verb}-{step.name}", f"{step.verb} {step.name}", (step.began, step.ended), tool, step.command
         )
         log = run.results / "logs" / step.verb / f"{step.name}.log"
-        made = files.matching(each.format(name=step.name, preset=run.preset) for each in MADE.get(step.verb, ()))
-        action["result"] = _one_or_all([*made, files.add(log)])
-        yield action
-
-
-def _action(crate: ROCrate, place: str, name: str, when: tuple[datetime, datetime], instrument: Entity, command: str) -> Entity:
-    times = {"startTime": when[0].isoformat(timespec="seconds"), "endTime": when[1].isoformat(timespec="seconds")}
-    done = {"name": name, "description": command, "actionStatus": "http://schema.org/CompletedActionStatus"}
-    return crate.add_action(instrument, place, properties={"@type": "CreateAction", **done, **times})
+        names = {step.name, *(Path(word).name for word in shlex.split(step.command))}  # a job may be about several models
+        patterns = [each.format(name=name, preset=run.preset) for each in MADE.get(step.verb, ()) for name in sorted(names)]
+        made = files.matching(dict.fromkeys(patterns))
+        done["result"] = one_or_all([*made, files.add(log)])
+        yield done
 
 
 def _source(crate: ROCrate, origin: Origin) -> Entity:
     told = {"name": origin.model, "value": origin.uri, "description": origin.revision or origin.reason}
-    return _entity(crate, f"#source-{origin.model}", "PropertyValue", **told)
+    return entity(crate, f"#source-{origin.model}", "PropertyValue", **told)
 
 
 def _agent(crate: ROCrate, agent: str) -> Entity:
     name, _, address = agent.partition(" https://")
-    return _entity(crate, f"https://{address}" if address else "#agent", "Person", name=name)
-
-
-def _software(crate: ROCrate, package: str) -> Entity:
-    """A package of the environment, under the address that it gives itself."""
-    about = metadata(package)
-    links = dict(line.split(", ", 1) for line in about.get_all("Project-URL") or ())
-    named = {name.lower(): url for name, url in links.items()}
-    address = about["Home-page"] or next(
-        (named[name] for name in ("homepage", "repository", "source", "source code", "documentation") if name in named), ""
-    )
-    told = {"name": package, "softwareVersion": about["Version"], **({"url": address} if address else {})}
-    return _entity(crate, f"{address or '#'}#{package}-{about['Version']}".replace("##", "#"), "SoftwareApplication", **told)
-
-
-def _file(crate: ROCrate, path: Path, place: str) -> Entity:
-    content = path.read_bytes()
-    told = {"name": path.name, "sha256": hashlib.sha256(content).hexdigest(), "contentSize": str(len(content))}
-    return crate.add_file(path, place, properties={**told, "encodingFormat": FORMATS.get(path.suffix, TEXT)})
-
-
-def _entity(crate: ROCrate, place: str, kind: str, **told: object) -> Entity:
-    from rocrate.model.contextentity import ContextEntity
-
-    return crate.add(ContextEntity(crate, place, properties={"@type": kind, **told}))
+    return entity(crate, f"https://{address}" if address else "#agent", "Person", name=name)
