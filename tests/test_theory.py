@@ -7,7 +7,7 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from qkgeom.errors import QkgeomError
-from qkgeom.theory.attention import attention_gradients
+from qkgeom.theory.attention import _tell_of_switch, attention_gradients
 from qkgeom.theory.factors import factors
 from qkgeom.theory.updates import factor_gradients, first_order_change, implicit_gradient, products
 from theory_models import (
@@ -93,7 +93,9 @@ def test_beta_sums_to_zero_over_keys_and_a_causal_mask_has_none_ahead(make):
     _, _, layers, *_ = prepared(make, biases=True)
     for attention in layers:
         assert attention.beta.abs().max() > 0
-        assert float(attention.beta.sum(-1).abs().max() / attention.beta.abs().max()) < 1e-6  # some models take the softmax in float32
+        assert (
+            float(attention.beta.sum(-1).abs().max() / attention.beta.abs().max()) < 1e-6
+        )  # some models take the softmax in float32
         ahead = torch.triu(attention.beta, 1).abs().max()
         assert (ahead > 0) == (make is bert)
 
@@ -146,9 +148,10 @@ def test_beta_is_the_derivative_at_a_logit():
 
 def test_a_model_is_switched_to_eager_attention_and_back_and_the_log_says_so(caplog):
     caplog.set_level(logging.INFO)
+    _tell_of_switch.cache_clear()
     model = built(gpt2)
     assert model.config._attn_implementation == "sdpa"
-    loss, _ = attention_gradients(model, batch_for(model))
+    attention_gradients(model, batch_for(model))
     assert model.config._attn_implementation == "sdpa"
     assert "GPT2LMHeadModel: switched from sdpa to eager attention" in caplog.text
     assert not any(module._forward_pre_hooks for module in model.modules())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
 TABLES = {"summary": "summary of scores", "scores": "table of scores", "losses": "table of losses", "runs": "table of runs"}
-SOURCES = (*TABLES, "examples")  # what a figure or table may need
+SOURCES = (*TABLES, "examples", "updates")  # what a figure or table may need
 TEXT = (
     "model",
     "label",
@@ -43,8 +43,13 @@ TEXT = (
     "metric",
     "top_rows",
     "top_cols",
+    "quantity",
+    "basis",
+    "side",
+    "panel",
+    "text",
 )
-INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
+INTEGERS = ("layer", "step", "until", "resample", "steps", "seed", "depth")  # and all that start with n_
 HERE = Path(__file__).parent
 
 
@@ -83,6 +88,7 @@ class Inputs:
         examples: role -> an artifact's folder and one of its layers.
         losses: losses.csv, one row per training run, step and split.
         runs: runs.csv, one row per training run.
+        updates: folders of the runs whose weight updates were measured.
     """
 
     summary: Path | None = None
@@ -90,6 +96,7 @@ class Inputs:
     examples: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
     losses: Path | None = None
     runs: Path | None = None
+    updates: Sequence[Path] = ()
 
     def read(self, need: str, columns: Sequence[str]) -> pd.DataFrame:
         """Columns of one of the tables; an empty cell is a missing value.
@@ -113,6 +120,33 @@ class Inputs:
         if missing := [name for name in columns if name not in table]:
             raise QkgeomError(f"a {what} lacks columns", where=path, expected=", ".join(missing))
         return table[list(columns)]
+
+    def measured(self, table: str, columns: Sequence[str]) -> pd.DataFrame:
+        """Columns of one of the tables of measured updates, those of all runs that have it, in the order given.
+
+        Args:
+            table: `updates`, `resamples`, `growth`, `tokens` or `terms` (`qkgeom.theory.one_run`).
+            columns: those wanted.
+
+        Raises:
+            QkgeomError: a table cannot be read or lacks a column.
+        """
+        import pandas as pd
+
+        kinds = {name: _kind(name) for name in columns}
+        parts = [pd.DataFrame(columns=list(columns)).astype(kinds)]
+        for path in (folder / "updates" / f"{table}.csv" for folder in self.updates):
+            if not path.exists():  # of a run that did not end well
+                continue
+            try:
+                part = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""], usecols=list(columns))
+            except (OSError, ValueError, TypeError) as error:
+                expected = ", ".join(columns)
+                fix = "measure it again with `updates`"
+                told = "a table of measured updates cannot be read"
+                raise QkgeomError(told, where=path, found=error, expected=expected, fix=fix) from error
+            parts.append(part[list(columns)])
+        return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
     def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
         """The scored models of a group, each by its last snapshot; see `snapshots`."""

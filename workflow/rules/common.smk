@@ -195,6 +195,23 @@ def trained_runs():
     return list(dict.fromkeys(run_of(name) for name in MODELS if name in TRAINED))
 
 
+def measured_runs():
+    """The runs of this run's models whose updates are measured, each once."""
+    return [name for name in trained_runs() if PLANS[name].schedule.whole]
+
+
+def measuring_jobs():
+    """The runs whose updates are measured, in the table's order, so many in a job; as `training_jobs`."""
+    names = [name for name, plan in PLANS.items() if plan.schedule.whole]
+    size = SETTINGS.training.get("updates", {}).get("runs_per_job", 1)
+    return [names[first : first + size] for first in range(0, len(names), size)]
+
+
+def updates_code(names):
+    """Digest of the code that measures these runs: of their own families, not the others'."""
+    return code_digest("verbs.updates", "theory.one_run", *sorted(f"training.families.{RUNS[name].family}" for name in names))
+
+
 def collect_runs():
     return [word for name in trained_runs() for word in ("--run", f"results/runs/{name}")]
 
@@ -207,6 +224,8 @@ def collect_rows(wildcards):
 def drawn(spec):
     """Whether a figure or table has something to show in this run."""
     examples = EXAMPLES and EXAMPLES == SETTINGS.examples
+    if "updates" in spec.needs and not measured_runs():
+        return False
     if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(SETTINGS, spec.knob)):
         return False
     return any(model.group in spec.groups for model in MODELS.values())
@@ -221,6 +240,8 @@ def render_code(kind, name, spec):
 def render_inputs(spec):
     """The files a figure or table needs or uses, by name."""
     inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in (*spec.needs, *spec.uses)}
+    if "updates" in (*spec.needs, *spec.uses):
+        inputs["updates"] = expand("results/runs/{run}/updates/done.json", run=measured_runs())
     if "examples" in (*spec.needs, *spec.uses):
         inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in EXAMPLES.values()]
     return inputs
@@ -228,6 +249,8 @@ def render_inputs(spec):
 
 def render_arguments(spec):
     words = [word for name, path in render_inputs(spec).items() if name in COLLECTED for word in (f"--{name}", path)]
+    if "updates" in (*spec.needs, *spec.uses):
+        words += [word for name in measured_runs() for word in ("--updates", f"results/runs/{name}")]
     if "examples" in (*spec.needs, *spec.uses):
         for role, example in EXAMPLES.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 NAME = "qkgeom_recorded"  # of our attention function, among transformers' own
-TOLERANCE = 1e-4  # of attention weights against the softmax of their logits; some models take it in float32 whatever they are in
+TOLERANCE = (
+    1e-4  # of attention weights against the softmax of their logits; some models take it in float32 whatever they are in
+)
 COARSE = 2e-2  # the same in half precision
 
 
@@ -173,7 +176,7 @@ def _recording(model: torch.nn.Module) -> Iterator[_Recorder]:
     if model.config._attn_implementation != NAME:
         raise _no_logits(model, f"attention {before}, which cannot be switched to eager")
     if before not in ("eager", NAME):
-        logger.info("%s: switched from %s to eager attention, which alone has logits", type(model).__name__, before)
+        _tell_of_switch(type(model).__name__, before)
     _recorder = _Recorder()
     hooks = [module.register_forward_pre_hook(_recorder.note, with_kwargs=True) for module in model.modules()]
     try:
@@ -183,6 +186,11 @@ def _recording(model: torch.nn.Module) -> Iterator[_Recorder]:
             hook.remove()
         model.set_attn_implementation(before)
         _recorder = None
+
+
+@cache  # once for a kind of model, not for each batch
+def _tell_of_switch(model: str, before: str) -> None:
+    logger.info("%s: switched from %s to eager attention, which alone has logits", model, before)
 
 
 def _own_eager(module: torch.nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -217,7 +225,9 @@ def _rotation(module: torch.nn.Module, query: Tensor, given: Mapping[str, Any]) 
         raise _no_logits(module, f"position embeddings, and no apply_rotary_pos_emb in {type(module).__module__}")
     n_token, d_head = query.shape[2:]
     if positions[0].shape[-1] != d_head:
-        raise _no_logits(module, f"rotations of {positions[0].shape[-1]} of a head's {d_head} dimensions, which are not covered")
+        raise _no_logits(
+            module, f"rotations of {positions[0].shape[-1]} of a head's {d_head} dimensions, which are not covered"
+        )
     units = torch.eye(d_head, dtype=query.dtype, device=query.device)[None, :, None].expand(1, d_head, n_token, d_head)
     with torch.no_grad():
         cos, sin = (each[:1] for each in positions)

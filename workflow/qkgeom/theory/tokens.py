@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from qkgeom.training.sequences import IGNORED
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -40,13 +42,15 @@ def added(rows: Tensor, others: Tensor, tokens: Tensor, types: Tensor) -> Tensor
     return torch.stack([rows[mask].T @ others[mask] for mask in holding])
 
 
-def texts(batch: dict[str, Tensor], ignored: int) -> Tensor:
-    """The tokens of the text: what was there before masking, [batch, token].
+def texts(batch: dict[str, Tensor]) -> Tensor:
+    """The tokens of the text, [batch, token]: what was there before masking.
 
-    Only for labels that stand at the position of their token, as masked models have them and decoders that shift them
-    themselves.
+    Labels stand at the position of their token, but for batches with a mask of their own (`training.controls`), whose
+    labels are moved by one and whose tokens are not masked.
     """
-    return torch.where(batch["labels"] == ignored, batch["input_ids"], batch["labels"])
+    if "attention_mask" in batch:
+        return batch["input_ids"]
+    return torch.where(batch["labels"] == IGNORED, batch["input_ids"], batch["labels"])
 
 
 def frequent(tokens: np.ndarray, most: int = MOST_TYPES) -> np.ndarray:
@@ -56,17 +60,16 @@ def frequent(tokens: np.ndarray, most: int = MOST_TYPES) -> np.ndarray:
 
 
 def pair_sums(beta: np.ndarray, tokens: np.ndarray, types: np.ndarray) -> np.ndarray:
-    """beta summed over pairs of positions by the types they hold, [type, type], query first; i = j is left out.
+    """Beta summed over pairs of positions by the types they hold, [type, type], query first; i = j is left out.
 
     Args:
         beta: [batch, token, token].
         tokens: [batch, token].
         types: ascending; pairs with another type are left out.
     """
-    n_batch, n_token = tokens.shape
     places = np.searchsorted(types, tokens).clip(max=len(types) - 1)
     known = types[places] == tokens
-    counted = known[:, :, None] & known[:, None, :] & ~np.eye(n_token, dtype=bool)
+    counted = known[:, :, None] & known[:, None, :] & ~np.eye(tokens.shape[1], dtype=bool)
     cells = (places[:, :, None] * len(types) + places[:, None, :])[counted]
     return np.bincount(cells, beta[counted], len(types) ** 2).reshape(len(types), -1)
 

@@ -19,8 +19,9 @@ def command(
     scores: Annotated[Path | None, Option(help="scores.csv, one row per layer")] = None,
     losses: Annotated[Path | None, Option(help="losses.csv, the loss curves of training runs")] = None,
     runs: Annotated[Path | None, Option(help="runs.csv, one row per training run")] = None,
+    updates: Annotated[list[Path] | None, Option(help="folder of a run with measured updates; may repeat")] = None,
     example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
 ) -> None:
     """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
     set_up_logging()
-    render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs), output)
+    render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs, updates or ()), output)

@@ -12,11 +12,11 @@ from typer import Argument, Option
 from qkgeom.console import set_up_logging
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
-from qkgeom.runs import RUNS, read_runs
-from qkgeom.settings import PRESETS, read_preset
+from qkgeom.runs import RUNS
+from qkgeom.settings import PRESETS
 from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
-from qkgeom.training.plans import Plan, plan_runs
+from qkgeom.training.plans import Plan, plans_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def command(
     """Train models, keeping snapshots of their weights; a run that is finished is not trained again."""
     set_up_logging()
     chosen = _device(device, threads)
-    plans = _plans(runs, table, presets, chosen)
+    plans = plans_of(runs, table, presets, chosen)
     if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
         raise UsageError("a run reads a corpus, and none is given", found=", ".join(readers), fix="give --corpora")
     for run, plan in plans.items():
@@ -49,23 +49,6 @@ def _train(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, objec
         write_losses(folder, [])
         nothing = {"steps": 0, "heldout_loss": None, "n_params": None, "snapshots": []}
         return {"status": "failed", "reason": str(fault), **nothing}
-
-
-def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[str, Plan]:
-    """The plans by name of the run, all made before the first is trained."""
-    preset = names[0].partition(".")[0]
-    rows = read_runs(preset, table, presets)
-    if unknown := [name for name in names if name not in rows]:
-        raise UsageError(
-            f"there is no such run: {', '.join(unknown)}",
-            where=table,
-            expected=", ".join(rows) or f"rows of preset {preset}",
-            fix="name runs of one preset, as <preset>.<run>.s<seed>",
-        )
-    training = read_preset(preset, presets).get("training")
-    if training is None:
-        raise UsageError("a preset says nothing of training", where=presets / f"{preset}.yaml", expected="a key `training`")
-    return plan_runs([rows[name] for name in names], training, device)
 
 
 def _device(name: str, threads: int | None) -> str:
