@@ -209,7 +209,7 @@ def measuring_jobs():
 
 def updates_code(names):
     """Digest of the code that measures these runs: of their own families, not the others'."""
-    return code_digest("verbs.updates", "theory.one_run", *sorted(f"training.families.{RUNS[name].family}" for name in names))
+    return code_digest("verbs.updates", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
 def collect_runs():

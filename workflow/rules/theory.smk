@@ -1,6 +1,5 @@
 """Requires: trained runs that the preset names in `training: updates`. Gives: results/runs/<run>/updates/, their weight updates."""
 
-
 for number, runs_of_job in enumerate(measuring_jobs()):
 
     rule:

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from qkgeom.theory.matrices import SCORES, dense_scores, pair_symmetry, resampled_weights
+from qkgeom.theory.matrices import dense_scores, pair_symmetry, resampled_weights
 from qkgeom.theory.sums import LayerSums, StepSums, added_norms, growth
 
 RESAMPLES = 40
 INTERVAL = (2.5, 97.5)  # percentiles over resampled batches
-SHOWN_TERMS, CORNER = 4, 24  # rank-1 terms, and rows and columns of each matrix that are kept
+SHOWN_TERMS, CORNER = 3, 24  # rank-1 terms, and rows and columns of each matrix that are kept
 OF_BATCHES = {"implicit": "implicit", "first_order": "first_order", "whitened": "whitened"}
 PAIRS = {"beta_pairs": "pairs", "beta_pairs_shuffled": "pairs_shuffled"}
 
