@@ -49,7 +49,7 @@ TEXT = (
     "panel",
     "text",
 )
-INTEGERS = ("layer", "step", "until", "resample", "steps", "seed", "depth")  # and all that start with n_
+INTEGERS = ("layer", "token", "step", "until", "resample", "steps", "seed", "depth")  # and all that start with n_
 HERE = Path(__file__).parent
 
 

@@ -111,6 +111,8 @@ def draw(numbers: pd.DataFrame) -> Figure:
 
 
 def _line(axes: Axes, rows: pd.DataFrame, role: str, style: str) -> None:
+    if rows.empty:
+        return
     realised = rows["quantity"] == "realised"
     x = rows["step"].astype(float) + realised * (rows["until"] - rows["step"]).astype(float) / 2
     colour = COLOURS[role]

@@ -137,6 +137,6 @@ def added_norms(layer: LayerSums, tokens: Tensor, types: Tensor) -> tuple[np.nda
 def growth(layer: LayerSums, later: np.ndarray, tokens: Tensor, types: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """By how much |x W_qk| and |W_qk x^T| grow until W_qk is `later`, x a token's mean input row now, [type] each."""
     x, tokens = torch.stack(layer.x).flatten(0, -2), tokens.flatten()
-    means = torch.stack([x[tokens == each].mean(0) for each in types]).numpy()
+    means = np.array([x[tokens == each].mean(0).numpy() for each in types]).reshape(len(types), x.shape[1])
     before, after = ((means @ W, means @ W.T) for W in (layer.W_qk, later))
     return tuple(np.linalg.norm(b, axis=1) - np.linalg.norm(a, axis=1) for a, b in zip(before, after, strict=True))

@@ -38,8 +38,11 @@ def added(rows: Tensor, others: Tensor, tokens: Tensor, types: Tensor) -> Tensor
         types: those wanted.
     """
     rows, others, tokens = rows.flatten(0, 1), others.flatten(0, 1), tokens.flatten()
-    holding = (tokens == each for each in types)
-    return torch.stack([rows[mask].T @ others[mask] for mask in holding])
+    sums = rows.new_zeros(len(types), rows.shape[1], others.shape[1])
+    for each, token in zip(sums, types, strict=True):
+        holding = tokens == token
+        torch.mm(rows[holding].T, others[holding], out=each)
+    return sums
 
 
 def texts(batch: dict[str, Tensor]) -> Tensor:
