@@ -13,7 +13,7 @@ from qkgeom.audit.options import Options
 from qkgeom.audit.tables import compare_tables, compare_texts
 from qkgeom.errors import QkgeomError
 from qkgeom.provenance import OF_FILE, Record
-from qkgeom.rendering import MANIFEST, TABLES, Inputs, beside, load
+from qkgeom.rendering import Inputs, beside, load
 from qkgeom.scratch import scratch_folder
 
 KINDS: dict[str, ModuleType] = {"figure": figures, "table": tables}
@@ -82,10 +82,8 @@ def _compare_pictures(part: Part, path: Path, made: Path, record: Record, again:
 
 def _inputs(record: Record, folder: Path) -> Inputs:
     """What a figure or table was made from, as its record says."""
-    given = {Path(name).stem: folder / name for name in record.inputs if Path(name).stem in TABLES}
-    folders = {Path(name).parent.name: (folder / name).parent for name in record.inputs if name.endswith(f"/{MANIFEST}")}
-    examples = record.parameters.get("examples", {})
-    return Inputs(**given, examples={role: (folders[each["model"]], each["layer"]) for role, each in examples.items()})
+    files = {need: [folder / name for name in names] for need, names in record.parameters["inputs"].items()}
+    return Inputs.from_files(files, record.parameters["layers"])
 
 
 def strays(rendered: list[Path], preset: Path) -> Iterator[tuple[str, str]]:
