@@ -6,7 +6,7 @@ rule published:
     input:
         "results/models/{model}/manifest.json",
     output:
-        "results/models/{model}/published_way.csv",
+        multiext("results/models/{model}/published_way", ".csv", ".provenance.json"),
     log:
         f"{OUT}/logs/published/{{model}}.log",
     benchmark:
@@ -27,5 +27,5 @@ rule published:
     params:
         code=published_code,
     shell:
-        "python -m qkgeom published results/models/{wildcards.model} --output {output} --record {resources.record}"
+        "python -m qkgeom published results/models/{wildcards.model} --output {output[0]} --record {resources.record}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

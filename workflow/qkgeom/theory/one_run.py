@@ -1,7 +1,8 @@
 """The updates of one training run, measured at the steps whose snapshots are whole, on the batches it saw next.
 
-`updates/` in the run's folder then holds updates.csv, resamples.csv, growth.csv, tokens.csv, terms.csv and, last,
-done.json. A run that has it is not measured again unless something that the result depends on has changed.
+`updates/` in the run's folder then holds updates.csv, resamples.csv, growth.csv, tokens.csv, terms.csv, their record of
+provenance and, last, done.json. A run that has it is not measured again unless something that the result
+depends on has changed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from safetensors.torch import load_file, load_model
 
 from qkgeom.digests import code_digest
 from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.files import write_csv, write_json
+from qkgeom.provenance import OF_FOLDER, write_record
 from qkgeom.theory.attention import attention_gradients
 from qkgeom.theory.factors import factors
 from qkgeom.theory.sums import step_sums
@@ -33,10 +36,10 @@ from qkgeom.training.tokens import read_corpus
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-    import torch
 
 logger = logging.getLogger(__name__)
 FOLDER, RECORD = "updates", "done.json"
+PACKAGES = ("numpy", "pandas", "torch", "transformers")
 TABLES = ("updates", "resamples", "growth", "tokens", "terms")
 
 
@@ -68,8 +71,21 @@ def measure_run(plan: Plan, corpora: Path, folder: Path, batches: int, texts: Ma
         record, tables = {"status": done["status"], "steps": [], "losses": []}, {}
     else:
         record, tables = _measured(plan, corpora, folder, batches, dict(texts))
-    for name, table in tables.items():
-        write_csv(folder / FOLDER / f"{name}.csv", table)
+    written = [folder / FOLDER / f"{name}.csv" for name in tables]
+    for path, table in zip(written, tables.values(), strict=True):
+        write_csv(path, table)
+    write_record(
+        folder / FOLDER / OF_FOLDER,
+        "updates",
+        [folder / "done.json", *([corpora / plan.corpus / "corpus.json"] if plan.corpus else [])],
+        written,
+        definition["code"],
+        PACKAGES,
+        parameters={"batches": batches},
+        device="cpu",
+        threads=torch.get_num_threads(),
+        seed=plan.recipe.seed,
+    )
     record |= {"batches": batches, "definition": definition}
     write_json(folder / FOLDER / RECORD, record)
     return record
