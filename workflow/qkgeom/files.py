@@ -68,15 +68,16 @@ def refused(target: Path, error: OSError) -> TransientFault:
     )
 
 
-def locked(file: IO[bytes] | int, without_locks: bool) -> bool:
+def locked(file: IO[bytes] | int, without_locks: bool, shared: bool = False) -> bool:
     """Locks a file until it is closed, and says whether nobody else has it locked.
 
     Args:
         file: open, or the descriptor of a file or folder.
         without_locks: the answer on a file system that has no locks.
+        shared: others may lock it, too, if they share it.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

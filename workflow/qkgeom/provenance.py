@@ -4,7 +4,9 @@ The chain is source -> artifact -> scores -> collected tables -> numbers of figu
 the record of an extraction (`artifacts.py`); every other step writes one of these, after its outputs:
 
     results/runs/<run>/provenance.json                     train
+    results/runs/<run>/updates/provenance.json             updates
     results/models/<model>/scores.provenance.json          score
+    results/models/<model>/published_way.provenance.json   published
     results/<preset>/collected/provenance.json             collect
     results/<preset>/figures/<figure>.provenance.json      figure
     results/<preset>/tables/<table>.provenance.json        table

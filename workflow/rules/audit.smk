@@ -4,11 +4,14 @@
 rule audit:
     """Verifies the chain from weights to figures by its digests, and derives a sample of the scores anew."""
     input:
-        rules.check.input,
-        rules.collect.output,
-        expand("results/runs/{run}/done.json", run=trained_runs()),
+        manifests=expand("results/models/{model}/manifest.json", model=MODELS),
+        scores=expand("results/models/{model}/scores.csv", model=MODELS),
+        runs=expand("results/runs/{run}/done.json", run=trained_runs()),
+        collected=expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
+        figures=figure_targets(),
+        tables=table_targets(),
     output:
-        touch(f"{OUT}/audit/audit.ok"),
+        multiext(f"{OUT}/audit/audit", ".md", ".json"),
     log:
         f"{OUT}/logs/audit/audit.log",
     benchmark:
@@ -21,8 +24,7 @@ rule audit:
         runtime=60,
     params:
         preset=OUT,
-        page=f"{OUT}/audit",  # no output, which Snakemake would delete when something does not match
-        rendered=[word for path in figure_targets() + table_targets() for word in ("--rendered", path)],
+        rendered=rendered_arguments(),
         code=code_digest("verbs.audit"),
     shell:
-        "python -m qkgeom audit {params.preset} {params.rendered} --output {params.page} --threads {threads} > {log} 2>&1"
+        "python -m qkgeom audit {params.preset} {params.rendered} --record --threads {threads} > {log} 2>&1"

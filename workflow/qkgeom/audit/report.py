@@ -79,7 +79,7 @@ def _part(part: Part) -> dict[str, object]:
         **told,
         "largest_difference": differences,
         "not_checked": part.unchecked,
-        "notes": part.notes,
+        "notes": [*part.unchecked, *part.notes],
         "findings": [vars(finding) for finding in part.findings],
     }
 

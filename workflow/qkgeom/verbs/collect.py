@@ -16,6 +16,7 @@ from qkgeom.null import with_z
 from qkgeom.registry import MODELS, read_models
 from qkgeom.runs import RUNS, read_runs
 from qkgeom.settings import read_preset
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -28,6 +29,7 @@ def command(
 ) -> None:
     """Put the scores of several models in one table and summarise them per model; likewise the loss curves of runs."""
     set_up_logging()
+    be_sole_writer(output)
     read_preset(preset)  # it exists
     trained = read_runs(preset, runs)
     folders = run or []

@@ -16,11 +16,12 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
-from qkgeom.device import choose_device, take_free_gpu
+from qkgeom.device import choose_device, take_free_gpus
 from qkgeom.dropping import drop
 from qkgeom.errors import RECORDED, UsageError
 from qkgeom.scoring import score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores, unscored_layers, verdicts
 from qkgeom.stored import score_in_place, score_stored, write_own_scores
@@ -73,7 +74,7 @@ def command(
     set_up_logging()
     if threads:
         torch.set_num_threads(threads)
-    take_free_gpu(device)
+    take_free_gpus(device)
     chosen = choose_device(device)  # before anything is fetched
     scored = partial(score_artifact, heads=heads, device=device, precision=precision, structure=structure)
     parameters = {"heads": heads, "structure": structure, "precision": precision}
@@ -83,6 +84,7 @@ def command(
         of_one |= {"--n-head": n_head, "--n-kv-head": n_kv_head, "--adapter": adapter}
         _require_together(len(targets), in_place, [name for name, given in of_one.items() if given])
         folders = [artifacts.find(each) for each in targets]
+        be_sole_writer(*folders)
         score_in_place(folders, partial(scored, in_place=True), RECORDED[record], keep_weights, how)
         return
     target = targets[0]
