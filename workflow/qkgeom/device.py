@@ -105,3 +105,27 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(overall)
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+@contextmanager
+def bfloat16_products() -> Iterator[None]:
+    """Within it the CPU multiplies float32 matrices as if they held bfloat16 numbers, and sums in float32.
+
+    That is exact for matrices that do hold such numbers, and for no others. It holds for the whole process.
+    """
+    import torch
+
+    backend = torch.backends.mkldnn.matmul
+    before = backend.fp32_precision
+    backend.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        backend.fp32_precision = before
+
+
+def has_matrix_unit(device: torch.device) -> bool:
+    """Whether products of bfloat16 numbers are much faster there than those of float32: on a CPU with AMX, as torch sees it."""
+    import torch
+
+    return device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.cpu.get_capabilities().get("amx_bf16", False)
