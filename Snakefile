@@ -4,15 +4,19 @@
 #   results/<preset>/corpora/tokenizer.json         tokenizer
 #   results/<preset>/corpora/<corpus>/corpus.json   corpus    (its tokens beside it)
 #   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
+#   results/runs/<model>/updates/done.json          updates   (weight updates against the theory, tables beside it)
 #   results/models/<model>/manifest.json            extract   (beside it weights, <snapshot>.safetensors, and of the hub's
 #                                                             models digests.json, checksums of earlier runs)
 #   results/models/<model>/scores.csv               score     (beside it norms.npz, with `structure: true`; unscored.json, if
 #                                                             it cannot be scored)
+#   results/models/<model>/published_way.csv        published (of models that the paper's released code read otherwise)
 #   results/<preset>/collected/*.csv                collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
+#   results/<preset>/report.html                    report    (one page with all of it)
 #   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
+#   results/.{invocations,writing}/                 lock files: one job at a time writes an output
 #
 # Models are rows of workflow/models.tsv, or of workflow/runs.tsv if they are trained here; figures and tables are files
 # of workflow/qkgeom/{figures,tables}/.
@@ -27,9 +31,12 @@ configfile: "config.yaml"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/theory.smk"
 include: "workflow/rules/extract.smk"
-include: "workflow/rules/score.smk"
+include: "workflow/rules/published.smk"
 include: "workflow/rules/render.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/score.smk"
 
 
 place_jobs()
@@ -64,5 +71,11 @@ rule tables:
         table_targets(),
 
 
+onstart:
+    begin_invocation()
+
+
 onsuccess:
-    sys.stderr.write(f"\nFigures: {OUT}/figures   tables: {OUT}/tables   what is missing: {OUT}/check.txt\n")
+    sys.stderr.write(
+        f"\nReport: {OUT}/report.html   figures: {OUT}/figures   tables: {OUT}/tables   missing: {OUT}/check.txt\n"
+    )

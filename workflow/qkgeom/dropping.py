@@ -70,21 +70,21 @@ def weights_of(folder: Path, manifest: Mapping, snapshot: str) -> Iterator[Path]
 
 def _fetch_again(folder: Path, manifest: Mapping, snapshot: str) -> None:
     entry = manifest["snapshots"][snapshot]
-    uri, adapter = _pinned(entry["source"]), entry["source"].get("adapter")
+    uri, adapter = pinned_uri(entry["source"]), entry["source"].get("adapter")
     logger.info("%s, %s: the weights are not here, so they are fetched again from %s", manifest["model"], snapshot, uri)
     heads = heads_from(entry.get("n_head"), entry.get("n_kv_head"))
     layout = layout_named(manifest["layout"])
     with ExitStack() as opened:
         checkpoint = opened.enter_context(open_checkpoint(uri, architecture=entry["architecture"], heads=heads))
         if adapter:
-            checkpoint = adapted(checkpoint, opened.enter_context(open_adapter(_pinned(adapter))), layout)
+            checkpoint = adapted(checkpoint, opened.enter_context(open_adapter(pinned_uri(adapter))), layout)
         found = store_snapshot(checkpoint, layout, folder / AGAIN, manifest["model"], snapshot)
     fix = f"delete {folder / MANIFEST} and run again: the model is extracted anew"
     for checksums in (as_read, as_stored):
         require_same(checksums(found), checksums(entry), uri, fix)
 
 
-def _pinned(source: Mapping) -> str:
+def pinned_uri(source: Mapping) -> str:
     """The URI of a checkpoint or adapter as it was read: a branch may have moved since."""
     return f"hf:{source['repo']}@{source['commit']}" if "commit" in source else source["uri"]
 

@@ -16,14 +16,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from qkgeom.digests import code_digest
 from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.provenance import OF_FOLDER, named_from, write_record
+from qkgeom.published_trajectories import require_file
+from qkgeom.published_values import PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
 TABLES = {"summary": "summary of scores", "scores": "table of scores", "losses": "table of losses", "runs": "table of runs"}
-SOURCES = (*TABLES, "examples")  # what a figure or table may need
+FILES = ("published", "published_way", "published_trajectories", "updates")  # what it may be made from besides; see `Inputs`
+SOURCES = (*TABLES, "examples", *FILES)  # what a figure or table may need
 TEXT = (
     "model",
     "label",
@@ -43,8 +48,14 @@ TEXT = (
     "metric",
     "top_rows",
     "top_cols",
+    "quantity",
+    "basis",
+    "side",
+    "panel",
+    "text",
 )
-INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
+INTEGERS = ("layer", "token", "step", "until", "resample", "steps", "seed", "depth")  # and all that start with n_
+MANIFEST = "manifest.json"  # of an artifact; artifacts.py is not imported, since few figures depend on it
 HERE = Path(__file__).parent
 
 
@@ -83,6 +94,10 @@ class Inputs:
         examples: role -> an artifact's folder and one of its layers.
         losses: losses.csv, one row per training run, step and split.
         runs: runs.csv, one row per training run.
+        published: published.tsv, what the paper gives.
+        published_way: scores of models read as the paper's released code read them, one file per model.
+        published_trajectories: the user's copy of the authors' training trajectories, see `qkgeom.published_trajectories`.
+        updates: folders of the runs whose weight updates were measured.
     """
 
     summary: Path | None = None
@@ -90,6 +105,10 @@ class Inputs:
     examples: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
     losses: Path | None = None
     runs: Path | None = None
+    published: Path = PUBLISHED
+    published_way: Sequence[Path] = ()
+    published_trajectories: Path | None = None
+    updates: Sequence[Path] = ()
 
     def read(self, need: str, columns: Sequence[str]) -> pd.DataFrame:
         """Columns of one of the tables; an empty cell is a missing value.
@@ -113,6 +132,61 @@ class Inputs:
         if missing := [name for name in columns if name not in table]:
             raise QkgeomError(f"a {what} lacks columns", where=path, expected=", ".join(missing))
         return table[list(columns)]
+
+    def files(self, spec: Spec) -> dict[str, list[Path]]:
+        """The files that a figure or table is made from, by what `spec` calls them; `from_files` is the way back."""
+        given = {
+            **{name: [path] for name in (*TABLES, "published") if (path := getattr(self, name))},
+            "examples": [folder / MANIFEST for folder, _ in self.examples.values()],
+            "published_way": list(self.published_way),
+            "published_trajectories": [require_file(self.published_trajectories)] if self.published_trajectories else [],
+            "updates": [path for folder in self.updates for path in sorted((folder / "updates").glob("*.csv"))],
+        }
+        return {need: given[need] for need in (*spec.needs, *spec.uses) if given.get(need)}
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, Sequence[Path]], layers: Mapping[str, int]) -> Inputs:
+        """What `files` was given.
+
+        Args:
+            files: its answer.
+            layers: role -> layer of the examples, in their order.
+        """
+        folders = [path.parent for path in files.get("examples", ())]
+        return cls(
+            **{name: files[name][0] for name in (*TABLES, "published") if name in files},
+            examples={role: (folder, layer) for folder, (role, layer) in zip(folders, layers.items(), strict=True)},
+            published_way=files.get("published_way", ()),
+            published_trajectories=next((path.parent for path in files.get("published_trajectories", ())), None),
+            updates=list(dict.fromkeys(path.parents[1] for path in files.get("updates", ()))),
+        )
+
+    def measured(self, table: str, columns: Sequence[str]) -> pd.DataFrame:
+        """Columns of one of the tables of measured updates, those of all runs that have it, in the order given.
+
+        Args:
+            table: `updates`, `resamples`, `growth`, `tokens` or `terms` (`qkgeom.theory.one_run`).
+            columns: those wanted.
+
+        Raises:
+            QkgeomError: a table cannot be read or lacks a column.
+        """
+        import pandas as pd
+
+        kinds = {name: _kind(name) for name in columns}
+        parts = [pd.DataFrame(columns=list(columns)).astype(kinds)]
+        for path in (folder / "updates" / f"{table}.csv" for folder in self.updates):
+            if not path.exists():  # of a run that did not end well
+                continue
+            try:
+                part = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""], usecols=list(columns))
+            except (OSError, ValueError, TypeError) as error:
+                expected = ", ".join(columns)
+                fix = "measure it again with `updates`"
+                told = "a table of measured updates cannot be read"
+                raise QkgeomError(told, where=path, found=error, expected=expected, fix=fix) from error
+            parts.append(part[list(columns)])
+        return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
     def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
         """The scored models of a group, each by its last snapshot; see `snapshots`."""
@@ -177,9 +251,47 @@ def load(package: str, name: str, inputs: Inputs) -> ModuleType:
         raise UsageError(f"no {package.rpartition('.')[2][:-1]} is called {name!r}", expected="one of " + ", ".join(known))
     for need in known[name].needs:
         if not getattr(inputs, need):
-            option = "--example" if need == "examples" else f"--{need}"
+            option = "--example" if need == "examples" else f"--{need.replace('_', '-')}"
             raise UsageError(f"{name} is made from {need}, and none is given", fix=f"give {option}")
     return importlib.import_module(f"{package}.{name}")
+
+
+def code_of(kind: str, name: str, spec: Spec) -> str:
+    """Digest of the code that makes one figure or table, not the others'.
+
+    Args:
+        kind: `figure` or `table`.
+        name: of the figure or table.
+        spec: what it says of itself.
+    """
+    reads_weights = ["containers.safetensors"] if "examples" in spec.needs else []
+    return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
+
+
+def write_provenance(kind: str, name: str, inputs: Inputs, stem: Path, endings: Sequence[str], packages: Sequence[str]) -> None:
+    """Writes the record of a figure or table, its last file; for the first arguments see `code_of`.
+
+    Args:
+        kind: see there.
+        name: see there.
+        inputs: what it was made from.
+        stem: path of its files without ending.
+        endings: of its files.
+        packages: those that made it.
+    """
+    spec = specs(HERE / f"{kind}s")[name]
+    files = inputs.files(spec)
+    layers = {role: layer for role, (_, layer) in inputs.examples.items()} if "examples" in files else {}
+    roles = {need: [named_from(stem.parent, file) for file in given] for need, given in files.items()}
+    write_record(
+        beside(stem, OF_FOLDER),
+        kind,
+        [file for given in files.values() for file in given],
+        [beside(stem, ending) for ending in endings],
+        code_of(kind, name, spec),
+        packages,
+        parameters={kind: name, "inputs": roles, "layers": layers},
+    )
 
 
 def beside(stem: Path, ending: str) -> Path:

@@ -16,7 +16,7 @@ def read_rows(path: Path, name: str, presets: Path = PRESETS) -> Iterator[tuple[
 
     Args:
         path: the table.
-        name: of its schema; its first column is the row's id, and `presets` names those it takes part in.
+        name: of its schema; its first column is the row's id, and `presets`, if it has any, names those it takes part in.
         presets: folder of the presets.
 
     Raises:
@@ -38,7 +38,7 @@ def read_rows(path: Path, name: str, presets: Path = PRESETS) -> Iterator[tuple[
             raise UsageError("a row has another number of cells than the header", where=where, fix="separate cells by one tab")
         cells = {column: cell for column, cell in row.items() if cell}
         require_valid(cells, name, where)
-        if strange := set(cells["presets"].split(",")) - set(known):
+        if strange := set(cells["presets"].split(",") if "presets" in columns else ()) - set(known):
             found, fix = ", ".join(sorted(strange)), f"mend the cell `presets`, or add a file to {presets}"
             raise UsageError("a row names an unknown preset", where=where, found=found, expected=", ".join(known), fix=fix)
         yield where, cells

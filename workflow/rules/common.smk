@@ -9,26 +9,38 @@ from pathlib import Path
 WORKFLOW = Path(workflow.basedir) / "workflow"
 sys.path.insert(0, str(WORKFLOW))
 
+from qkgeom import sizing
 from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
+from qkgeom.jobs import drawn, measuring_jobs, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
+from qkgeom.published import WAYS
+from qkgeom.published_trajectories import require_file
 from qkgeom.registry import read_models, select
+from qkgeom.provenance import code_of
+from qkgeom.rendering import code_of as render_code
 from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
+from qkgeom.sole_writer import begin_invocation, refuse_if_orphan
 from qkgeom.sources import source_module, split_uri
 from qkgeom.training import corpora
-from qkgeom.training.plans import plan_runs
+from qkgeom.training import sizing as training_sizing
+from qkgeom.training.plans import plan_runs, updates_of
 
 prepare_jobs(WORKFLOW)
 try:
+    if workflow.remote_exec:
+        refuse_if_orphan()  # before Snakemake removes the output that this job would make
     SETTINGS = read_settings(config)
     RUNS = read_runs(SETTINGS.preset)
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
     PLANS = plan_runs(RUNS.values(), SETTINGS.training, SETTINGS.device)
+    for plan in PLANS.values():
+        plan.schedule.share(SETTINGS.gpus_per_run if gpu_slots(SETTINGS.device) else 1)
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED
@@ -38,20 +50,35 @@ try:
     EXAMPLES = {role: example for role, example in SETTINGS.examples.items() if example.model in MODELS}
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
+    TRAJECTORIES = require_file(Path(SETTINGS.published_trajectories)) if SETTINGS.published_trajectories else None
+    PUBLISHED_WAY = read_published_way(MODELS, SETTINGS)
 except QkgeomError as error:
     raise WorkflowError(str(error)) from None
 
 COLLECTED = ("scores", "summary", "losses", "runs")
 OUT = f"results/{SETTINGS.preset}"
+TRAINING = training_jobs(RUNS, SETTINGS)
+SHARED = shared_scoring_jobs([model for name, model in PUBLISHED.items() if name in MODELS], SETTINGS)
+ALONE = [name for name in PUBLISHED if name not in set(itertools.chain(*SHARED))]  # scored in a job of its own
 CONDA = "../../envs/conda.yaml"
 PLACES = {"gpu_jobs": "gpu", "network_jobs": "hub_slots"}  # a profile's name for the jobs that need this resource
+LARGE = "gpu_jobs_above_"  # and for those that need more GPU memory than the number of MB that follows
 TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
 RETRIES = 0 if workflow.remote_exec else TRIES - 1  # a cluster's job leaves its next try to who submitted it, with more memory
 GPUS = gpu_slots(SETTINGS.device)
 GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
+RUN_GPUS = GPU * SETTINGS.gpus_per_run
+RUN_NODES = SETTINGS.nodes_per_run if GPU else 1
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
-if workflow.global_resources["_cores"].value is not None:  # jobs run on this machine, and not on a cluster's
+if (
+    workflow.global_resources["_nodes"].value is None and not workflow.remote_exec
+):  # jobs run here, and not on a cluster's nodes
     workflow.global_resources.setdefault("gpu", GPUS)
+    if RUN_GPUS > GPUS or RUN_NODES > 1:
+        raise WorkflowError(
+            f"config.yaml wants {RUN_GPUS} GPUs on {RUN_NODES} nodes for a run (gpus_per_run, nodes_per_run), and there are {GPUS}"
+            " on this machine; lower them, or use a cluster (docs/cluster.md)"
+        )
 
 
 wildcard_constraints:
@@ -134,15 +161,13 @@ def corpus_code(wildcards):
     return code_digest("verbs.corpus", f"training.corpora.{corpora.kind_of(wildcards.corpus)}")
 
 
-def corpus_resource(streamed, other):
-    """A resource of `corpus`, which takes hours and the network for a streamed corpus."""
-    return lambda wildcards: streamed if corpora.kind_of(wildcards.corpus) == "hub" else other
+def streamed(wildcards):
+    """Whether a corpus comes from the model hub."""
+    return corpora.kind_of(wildcards.corpus) == "hub"
 
 
-def training_jobs():
-    """The runs in the table's order, so many in a job; whatever `only` says, so that a run's job is always the same."""
-    names, size = list(RUNS), SETTINGS.training.get("runs_per_job", 1)
-    return [names[first : first + size] for first in range(0, len(names), size)]
+def corpus_need(wildcards):
+    return training_sizing.corpus(SETTINGS.training["corpora"], streamed(wildcards))
 
 
 def train_inputs(names):
@@ -151,6 +176,12 @@ def train_inputs(names):
 
 def train_arguments(names):
     return shlex.join([*names, "--corpora", f"{OUT}/corpora", "--output", "results/runs"])
+
+
+def train_across():
+    """What SLURM is told of a run on several nodes: a launcher on each, started by the job itself (`mpi`) through srun."""
+    # tasks_per_gpu 0, since the executor would otherwise ask for `tasks` on each GPU
+    return {"mpi": "srun", "tasks": RUN_NODES, "tasks_per_gpu": 0} if RUN_NODES > 1 else {}
 
 
 def train_plans(names):
@@ -164,21 +195,35 @@ def train_code(names):
     return code_digest("verbs.train", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
-def scoring_jobs():
-    """Models trained here, those of one training job together: they are small, and starting PyTorch takes longer."""
-    return [[model.model for name in names for model in RUNS[name].models(SETTINGS.preset)] for names in training_jobs()]
-
-
 def weights_after_scoring(models):
     """Whether a scoring job keeps or drops weights; those that a figure shows stay, and those scored in one job with them."""
     shown = {example.model for example in SETTINGS.examples.values()}
     return "keep" if SETTINGS.keep_weights or shown & set(models) else "drop"
 
 
-def score_downloads(wildcards):
-    """1 where weights were dropped, so that scoring fetches them again."""
-    manifest = Path(f"results/models/{wildcards.model}/manifest.json")
-    return int(manifest.exists() and not any(manifest.parent.glob("*.safetensors")))
+def score_downloads(models):
+    """1 where weights of one were dropped, so that scoring fetches them again."""
+    manifests = [Path(f"results/models/{model}/manifest.json") for model in models]
+    return int(any(path.exists() and not any(path.parent.glob("*.safetensors")) for path in manifests))
+
+
+def published_way_first(wildcards):
+    """Where weights are not kept, they are read the published way before they are scored and dropped."""
+    first = not SETTINGS.keep_weights and wildcards.model in PUBLISHED_WAY
+    return [f"results/models/{wildcards.model}/published_way.csv"] if first else []
+
+
+def published_downloads(wildcards):
+    """1 where the source is read: two readings need more of it than the artifact holds, or its weights were dropped."""
+    from_source = WAYS[ALL_MODELS[wildcards.model].layout].layout is not None
+    return int(from_source or score_downloads([wildcards.model]))
+
+
+def published_code(wildcards):
+    """Digest of the code that reads and scores this model; the source's where it is read again."""
+    source = source_module(ALL_MODELS[wildcards.model].uri).removeprefix("qkgeom.")
+    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
+    return code_digest("verbs.published", source, *containers)
 
 
 def score_columns():
@@ -186,13 +231,54 @@ def score_columns():
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
 
 
-def score_code():
-    return code_digest("verbs.score", "containers.safetensors")
+def stack_of(model):
+    """The query and key weights of a model, as far as the tables say."""
+    return training_sizing.stack(PLANS[run_of(model)]) if model in TRAINED else sizing.published(PUBLISHED[model])
+
+
+def extract_need(wildcards):
+    return sizing.extraction(stack_of(wildcards.model))
+
+
+def score_need(models):
+    how = {"heads": SETTINGS.heads, "structure": SETTINGS.structure, "threads": SETTINGS.threads, "gpu": bool(GPU)}
+    return sizing.together([sizing.scoring(stack_of(model), **how) for model in models])
+
+
+def train_need(names):
+    how = {"corpora": SETTINGS.training["corpora"], "threads": SETTINGS.threads, "gpu": bool(GPU)}
+    how |= {"processes": max(RUN_GPUS, 1), "nodes": RUN_NODES}
+    return sizing.together([training_sizing.training(PLANS[name], **how) for name in names])
+
+
+def sized(need, resource):
+    """A resource of a job, more at each try.
+
+    Args:
+        need: gives the job's `sizing.Need` from its wildcards.
+        resource: a key of `sizing.Need.resources`.
+    """
+
+    def choose(wildcards, attempt):
+        value = need(wildcards).resources(attempt)[resource]
+        return min(value, SETTINGS.longest_job or value) if resource == "runtime" else value
+
+    return choose
 
 
 def trained_runs():
     """The runs of this run's models, each once."""
     return list(dict.fromkeys(run_of(name) for name in MODELS if name in TRAINED))
+
+
+def measured_runs():
+    """The runs of this run's models whose updates are measured."""
+    return [name for name in trained_runs() if updates_of(RUNS[name], SETTINGS.training)]
+
+
+def updates_code(names):
+    """Digest of the code that measures these runs: of their own families, not the others'."""
+    return code_digest("verbs.updates", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
 def collect_runs():
@@ -204,30 +290,30 @@ def collect_rows(wildcards):
     return [[model.model, model.label, model.group, model.role, model.n_params, model.same_as] for model in MODELS.values()]
 
 
-def drawn(spec):
-    """Whether a figure or table has something to show in this run."""
-    examples = EXAMPLES and EXAMPLES == SETTINGS.examples
-    if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(SETTINGS, spec.knob)):
-        return False
-    return any(model.group in spec.groups for model in MODELS.values())
-
-
-def render_code(kind, name, spec):
-    """Digest of the code that makes one figure or table, not the others'."""
-    reads_weights = ["containers.safetensors"] if "examples" in spec.needs else []
-    return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
-
-
 def render_inputs(spec):
     """The files a figure or table needs or uses, by name."""
     inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in (*spec.needs, *spec.uses)}
+    if "updates" in (*spec.needs, *spec.uses):
+        inputs["updates"] = expand("results/runs/{run}/updates/done.json", run=measured_runs())
     if "examples" in (*spec.needs, *spec.uses):
         inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in EXAMPLES.values()]
+    if "published" in (*spec.needs, *spec.uses):
+        inputs["published"] = "workflow/published.tsv"
+    if "published_way" in (*spec.needs, *spec.uses):
+        inputs["published_way"] = [f"results/models/{name}/published_way.csv" for name in PUBLISHED_WAY]
+    if "published_trajectories" in (*spec.needs, *spec.uses) and TRAJECTORIES:
+        inputs["published_trajectories"] = str(TRAJECTORIES)
     return inputs
 
 
 def render_arguments(spec):
-    words = [word for name, path in render_inputs(spec).items() if name in COLLECTED for word in (f"--{name}", path)]
+    inputs = render_inputs(spec)
+    words = [word for name, path in inputs.items() if name in (*COLLECTED, "published") for word in (f"--{name}", path)]
+    words += [word for path in inputs.get("published_way", ()) for word in ("--published-way", path)]
+    if "published_trajectories" in inputs:
+        words += ["--published-trajectories", SETTINGS.published_trajectories]
+    if "updates" in inputs:
+        words += [word for name in measured_runs() for word in ("--updates", f"results/runs/{name}")]
     if "examples" in (*spec.needs, *spec.uses):
         for role, example in EXAMPLES.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]
@@ -235,30 +321,45 @@ def render_arguments(spec):
 
 
 def figure_targets():
-    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec)]
+    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec, SETTINGS, MODELS, RUNS.values())]
 
 
 def table_targets():
-    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec)]
+    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec, SETTINGS, MODELS, RUNS.values())]
+
+
+def rendered_arguments():
+    """The run's figures and tables, so that leftovers beside them are told from them."""
+    return [word for path in figure_targets() + table_targets() for word in ("--rendered", path)]
+
+
+def report_knobs():
+    """What the report says of config.yaml: the knobs that decide what there is to see. Devices are in the logs."""
+    shown = {name: getattr(SETTINGS, name) for name in ("heads", "structure", "package_index", "allow_missing")}
+    shown |= {"only": ",".join(SETTINGS.only) or "all models"}
+    return shlex.join(word for name, value in shown.items() for word in ("--knob", f"{name}={str(value).lower()}"))
 
 
 def place_jobs():
-    """Gives jobs that need a GPU or the network what a profile says of `gpu_jobs` and `network_jobs` in set-resources.
+    """Gives jobs that need a GPU, much of its memory, or the network what a profile says of them in set-resources.
 
     The rules' own names would not do: a rule's jobs need a GPU or not by device and size, and there are many `train_<n>`.
     """
     settings = workflow.resource_settings.overwrite_resources
-    for each, (place, need) in itertools.product(workflow.rules, PLACES.items()):
+    large = sorted((int(place.removeprefix(LARGE)), place) for place in settings if place.startswith(LARGE))
+    places = [(place, need, 0) for place, need in PLACES.items()]
+    places += [(place, "gpu_mem_mb", most) for most, place in large]  # the last that fits a job decides
+    for each, (place, need, most) in itertools.product(workflow.rules, places):
         for name, value in settings.get(place, {}).items():
             if name not in settings.get(each.name, {}):
-                each.resources[name] = value_if_needed(each.resources.get(need), value, each.resources.get(name))
+                each.resources[name] = value_if_above(most, each.resources.get(need), value, each.resources.get(name))
 
 
-def value_if_needed(need, value, otherwise):
-    """A resource that is `value` for jobs whose `need` is not 0; all three are Snakemake's Resource."""
+def value_if_above(most, need, value, otherwise):
+    """A resource that is `value` for jobs whose `need` is above a number; all but the number are Snakemake's Resource."""
 
     def choose(wildcards, **job):
-        needed = need.evaluate(wildcards, **job).value
+        needed = (need.evaluate(wildcards, **job).value or 0) > most
         return (value if needed else otherwise).evaluate(wildcards, **job).value
 
     return choose

@@ -22,7 +22,9 @@ class Place:
     away: float
 
 
-def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.ndarray) -> list[Place] | None:
+def find_places(
+    axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.ndarray, nameless: np.ndarray | None = None
+) -> list[Place] | None:
     """The nearest free place for each name, or None if there is none for one of them.
 
     Args:
@@ -30,6 +32,7 @@ def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.n
         names: one per point.
         points: [n, 2] in data coordinates.
         bars: [n, 2] lower and upper ends of the points' vertical bars.
+        nameless: [m, 2] further points, whose markers are not written over either.
     """
     scale = 72 / axes.figure.dpi
     inside = np.array(axes.get_window_extent().extents) * scale
@@ -39,6 +42,9 @@ def find_places(axes: Axes, names: Sequence[str], points: np.ndarray, bars: np.n
     spans = np.column_stack([where[:, 0], np.minimum(low, where[:, 1] - 3), where[:, 0], np.maximum(high, where[:, 1] + 3)])
     zero = axes.transData.transform((points[0, 0], 0))[1] * scale
     taken = [*marks, *spans]
+    if nameless is not None and len(nameless):
+        middles = np.unique(np.round(axes.transData.transform(nameless) * scale / STEP), axis=0) * STEP
+        taken += list(np.column_stack([middles - 3, middles + 3]))
     places = []
     for k, name in enumerate(names):
         size = _size(axes, name) * scale

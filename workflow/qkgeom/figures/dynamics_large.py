@@ -16,6 +16,7 @@ CAPTION = (
 )
 GROUP = "training"
 NEEDS = ("scores", "runs")
+USES = ("published_trajectories",)
 
 
 def numbers(inputs: Inputs) -> pd.DataFrame:

@@ -8,7 +8,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
+from qkgeom.published_values import PUBLISHED
 from qkgeom.rendering import Inputs, parse_examples
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.tables import render
 
 
@@ -19,8 +21,16 @@ def command(
     scores: Annotated[Path | None, Option(help="scores.csv, one row per layer")] = None,
     losses: Annotated[Path | None, Option(help="losses.csv, the loss curves of training runs")] = None,
     runs: Annotated[Path | None, Option(help="runs.csv, one row per training run")] = None,
+    updates: Annotated[list[Path] | None, Option(help="folder of a run with measured updates; may repeat")] = None,
     example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
+    published: Annotated[Path, Option(help="published.tsv, what the paper gives")] = PUBLISHED,
+    published_way: Annotated[
+        list[Path] | None, Option(help="scores of a model read as the paper's code read it; may repeat")
+    ] = None,
 ) -> None:
     """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
     set_up_logging()
-    render(name, Inputs(summary, scores, parse_examples(example or []), losses, runs), output)
+    be_sole_writer(output)
+    examples, ways = parse_examples(example or []), published_way or ()
+    inputs = Inputs(summary, scores, examples, losses, runs, published, ways, None, updates or ())
+    render(name, inputs, output)

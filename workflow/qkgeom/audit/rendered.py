@@ -1,0 +1,106 @@
+"""Figures and tables: their files against their records, and their numbers made again from the collected tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from qkgeom import figures, tables
+from qkgeom.audit.findings import Part
+from qkgeom.audit.links import Digests, check_record
+from qkgeom.audit.options import Options
+from qkgeom.audit.tables import compare_tables, compare_texts
+from qkgeom.errors import QkgeomError
+from qkgeom.provenance import OF_FILE, Record
+from qkgeom.rendering import Inputs, beside, load
+from qkgeom.scratch import scratch_folder
+
+KINDS: dict[str, ModuleType] = {"figure": figures, "table": tables}
+PICTURES = (".pdf", ".png")
+
+
+def names_in(folder: Path) -> list[str]:
+    """The figures or tables of a folder that have a record, or a file without one."""
+    files = [path for path in folder.glob("[!.]*.*") if path.is_file()]
+    return sorted({path.name.removesuffix(OF_FILE) if path.name.endswith(OF_FILE) else path.stem for path in files})
+
+
+def check_rendered(kind: str, name: str, preset: str, options: Options, digests: Digests) -> Part:
+    """Checks one figure or table.
+
+    Args:
+        kind: `figure` or `table`.
+        name: of it.
+        preset: whose it is.
+        options: with `sample` None, figures are drawn again too.
+        digests: of files.
+    """
+    part, stem = Part(kind, name), options.results / preset / f"{kind}s" / name
+    again = f"make it again: delete {beside(stem, 'csv')} and run snakemake"
+
+    def absent(file: str) -> str | None:  # what lies outside the results folder is the repository's, or the user's own
+        left_out = Path(file).suffix in PICTURES or not _within(stem.parent / file, options.results)
+        return "not in a bundle" if options.bundled and left_out else None
+
+    record = check_record(part, beside(stem, "provenance.json"), digests, again, absent)
+    if record and not part.findings:  # what is made from other inputs differs, as it must
+        try:
+            _make_again(part, kind, name, stem, record, options, again)
+        except (QkgeomError, OSError, ValueError, KeyError, TypeError) as error:
+            part.found(beside(stem, "csv"), "", f"it cannot be made again: {error}", "the same numbers", again)
+    return part
+
+
+def _make_again(part: Part, kind: str, name: str, stem: Path, record: Record, options: Options, again: str) -> None:
+    inputs = _inputs(record, stem.parent)
+    if weightless := [folder for folder, _ in inputs.examples.values() if not any(folder.glob("*.safetensors"))]:
+        names = ", ".join(folder.name for folder in weightless)
+        part.unchecked.append(f"its numbers are not made again: the weights of {names} are not here")
+        return
+    if missing := [name for name in record.inputs if not (stem.parent / name).exists()]:
+        part.unchecked.append(f"its numbers are not made again: {', '.join(missing)} is not here")
+        return
+    if kind == "figure" and (options.sample is not None or options.bundled):
+        module = load(figures.__name__, name, inputs)
+        compare_tables(part, beside(stem, "csv"), module.numbers(inputs), again)
+        return
+    with scratch_folder() as folder:
+        KINDS[kind].render(name, inputs, folder / name)
+        part.count("tables made anew")
+        for ending in ("csv", "tex", "md"):
+            if (made := beside(folder / name, ending)).exists():
+                compare_texts(part, beside(stem, ending), made.read_text(encoding="utf-8"), again)
+        for ending in ("pdf", "png") if kind == "figure" else ():
+            _compare_pictures(part, beside(stem, ending), beside(folder / name, ending), record, again)
+
+
+def _compare_pictures(part: Part, path: Path, made: Path, record: Record, again: str) -> None:
+    from importlib.metadata import version
+
+    here = {package: version(package) for package in record.versions if package in ("matplotlib", "numpy")}
+    if any(record.versions[package] != number for package, number in here.items()):
+        part.unchecked.append(f"{path.name} is not drawn again: matplotlib or numpy here has another version")
+        return
+    part.count("pictures drawn anew")
+    if path.read_bytes() != made.read_bytes():
+        part.found(path, "", "another picture", "the one that its numbers give", again)
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _inputs(record: Record, folder: Path) -> Inputs:
+    """What a figure or table was made from, as its record says."""
+    files = {need: [folder / name for name in names] for need, names in record.parameters["inputs"].items()}
+    return Inputs.from_files(files, record.parameters["layers"])
+
+
+def strays(rendered: list[Path], preset: Path) -> Iterator[tuple[str, str]]:
+    """Kind and name of figures and tables that lie beside those of a run and are not of it."""
+    stems = {path.with_suffix("") for path in rendered}
+    for kind in KINDS:
+        for name in names_in(preset / f"{kind}s"):
+            if preset / f"{kind}s" / name not in stems:
+                yield kind, name
