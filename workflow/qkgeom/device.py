@@ -102,7 +102,8 @@ def full_precision() -> Iterator[None]:
     import torch
 
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS reads it when it starts, and obeys it above all else
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    backends = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    backends = [each for each in backends if hasattr(each, "fp32_precision")]  # since torch 2.9
     before = [backend.fp32_precision for backend in backends]
     try:
         overall = torch.get_float32_matmul_precision()
