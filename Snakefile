@@ -14,6 +14,7 @@
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
 #   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
+#   results/.{invocations,writing}/                 lock files: one job at a time writes an output
 #
 # Models are rows of workflow/models.tsv, or of workflow/runs.tsv if they are trained here; figures and tables are files
 # of workflow/qkgeom/{figures,tables}/.
@@ -64,6 +65,10 @@ rule tables:
     """Every table of the preset."""
     input:
         table_targets(),
+
+
+onstart:
+    begin_invocation()
 
 
 onsuccess:

@@ -3,9 +3,13 @@
 import os
 import re
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm_jobstep import get_gpu_setting, get_node_setting
 
 from project import ROOT, Project
 from qkgeom import cli
@@ -51,6 +55,22 @@ def asked(project, *config):
     return jobs
 
 
+class Resources(dict):
+    """Resources as the executor reads them."""
+
+    __getattr__ = dict.__getitem__
+
+
+def submitted(resources, threads):
+    """The options of sbatch that the executor makes of a job, and those of its srun (none if the job calls srun itself)."""
+    typed = Resources({name: int(value) if value.isdigit() else value for name, value in resources.items()})
+    job = SimpleNamespace(resources=typed, threads=threads)
+    given = dict.fromkeys(("run_uuid", "slurm_logfile", "comment_str", "account", "partition"), "-")
+    call = get_submit_command(job, {**given, "workdir": None}) + set_gres_string(job)
+    step = set() if "mpi" in typed else {get_gpu_setting(job), get_node_setting(job)}
+    return {option for option in call.split() if option.startswith(("--nodes", "--ntasks", "--gpus", "--cpus"))}, step
+
+
 def partitions(jobs):
     return {name: job.get("slurm_partition") for name, job in jobs.items()}
 
@@ -73,6 +93,46 @@ def test_without_gpus_no_job_asks_for_one(project):
     assert {job.get("gpu", "0") for job in jobs.values()} == {"0"}
     assert not any("gpu_model" in job for job in jobs.values())
     assert "fast" not in partitions(jobs).values()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "threads", "sbatch", "srun"),
+    [
+        (1, 1, 1, {"--nodes=1", "--gpus=a100:1", "--cpus-per-task=1"}, {"--nodes=1", "--gpus=1"}),
+        (2, 1, 2, {"--nodes=1", "--gpus=a100:2", "--cpus-per-task=2"}, {"--nodes=1", "--gpus=2"}),
+        (2, 2, 1, {"--nodes=2", "--ntasks=2", "--gpus=a100:2", "--cpus-per-task=1"}, set()),
+        (4, 2, 2, {"--nodes=2", "--ntasks=2", "--gpus=a100:4", "--cpus-per-task=2"}, set()),
+    ],
+)
+def test_gpus_and_nodes_of_a_run(project, gpus, nodes, threads, sbatch, srun):
+    """One task on each node, which starts the processes of that node's GPUs; memory is per node."""
+    jobs = asked(project, "device=cuda", f"gpus_per_run={gpus}", f"nodes_per_run={nodes}")
+    assert submitted(jobs["train_0"], threads) == (sbatch, srun)
+    assert (jobs["train_0"]["processes"], jobs["train_0"]["mem_mb"]) == (str(gpus), "7000")
+    assert {name for name, job in jobs.items() if job.get("gpu") == "1"} >= {"score_0", "score tiny-enc"}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (["gpus_per_run=3", "device=cuda"], "batch 4 and accumulation 1 for 3 processes"),
+        (["gpus_per_run=4", "nodes_per_run=3"], "the GPUs of a run cannot be spread over its nodes"),
+        (["gpus_per_run=0"], "gpus_per_run"),
+    ],
+)
+def test_gpus_that_a_run_cannot_have(project, config, told):
+    result = project.snakemake("-n", "--workflow-profile", "profiles/slurm", "--config", *config)
+    assert result.returncode == 1 and told in result.stdout + result.stderr
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("config", [["gpus_per_run=4"], ["gpus_per_run=2", "nodes_per_run=2"]])
+def test_more_gpus_than_this_machine_has(project, config):
+    result = project.snakemake("-n", "--config", "device=cuda", *config, CUDA_VISIBLE_DEVICES="0,1")
+    assert result.returncode == 1 and "and there are 2 on this machine" in result.stdout + result.stderr
+    project.run("-n", "--config", "device=cuda", "gpus_per_run=2", CUDA_VISIBLE_DEVICES="0,1")
+    project.run("-n", "--config", "device=cpu", *config, CUDA_VISIBLE_DEVICES="0,1")
 
 
 def test_what_the_profile_says_of_a_rule_itself_comes_first(project, tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 from project import ROOT
 from qkgeom import device
-from qkgeom.device import choose_device, full_precision, gpu_slots, take_free_gpu, visible_gpus
+from qkgeom.device import choose_device, full_precision, gpu_slots, take_free_gpus, visible_gpus
 from qkgeom.errors import UsageError
 
 
@@ -90,20 +90,40 @@ def test_each_process_takes_a_gpu_of_its_own(gpus, monkeypatch, caplog):
     taken = []
     for _ in range(3):  # locks of one process exclude each other, too, since each is of another open file
         gpus("GPU-a,GPU-b")
-        take_free_gpu("auto")
+        take_free_gpus("auto")
         taken += visible_gpus()
     assert taken[:2] == ["GPU-a", "GPU-b"] and taken[2] in ("GPU-a", "GPU-b")
-    assert "all 2 GPUs are taken" in caplog.text
+    assert "2 GPUs are taken" in caplog.text
     device._held.pop(0).close()  # the first process ends
     gpus("GPU-a,GPU-b")
-    take_free_gpu("cuda")
+    take_free_gpus("cuda")
     assert visible_gpus() == ["GPU-a"]
+
+
+def test_a_process_takes_several_gpus(gpus, caplog):
+    gpus("a,b,c,d,e")
+    take_free_gpus("cuda")
+    gpus("a,b,c,d,e")
+    take_free_gpus("cuda", 2)
+    assert visible_gpus() == ["b", "c"] and len(device._held) == 3
+    gpus("a,b,c,d,e")
+    take_free_gpus("auto", 3)
+    assert visible_gpus()[:2] == ["d", "e"] and visible_gpus()[2] in ("a", "b", "c")
+    assert "3 GPUs are taken by other jobs of ours; sharing GPU" in caplog.text
+
+
+def test_all_that_a_scheduler_gave_are_taken_and_fewer_are_an_error(gpus):
+    gpus("2,3")
+    take_free_gpus("cuda", 2)
+    assert visible_gpus() == ["2", "3"] and not device._held
+    with pytest.raises(UsageError, match=r"more GPUs than there are\n +found: +2, 3\n +expected: +4"):
+        take_free_gpus("cuda", 4)
 
 
 @pytest.mark.parametrize(("name", "visible"), [("auto", "3"), ("cuda:1", "0,1"), ("cpu", "0,1"), ("auto", "")])
 def test_a_choice_that_is_made_already_stays(gpus, name, visible):
     gpus(visible)
-    take_free_gpu(name)
+    take_free_gpus(name)
     assert visible_gpus() == [each for each in visible.split(",") if each] and not device._held
 
 

@@ -26,6 +26,7 @@ from qkgeom.scoring import score_artifact
 from qkgeom.unscored import RECORD as UNSCORED
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
+SCORES = ("scores.csv", "scores.provenance.json")
 DROPPED = "keep_weights=false"
 KEY = "bert.encoder.layer.1.attention.self.key.weight"
 
@@ -64,7 +65,7 @@ def test_the_pipeline_drops_weights_and_scores_again_without_them(tmp_path):
     project.add_model(model="more", uri="file:models/more")
     artifact = project.folder / "results/models/more"
     project.run("--config", DROPPED)
-    assert inside(artifact) == {"manifest.json", "scores.csv"}
+    assert inside(artifact) == {"manifest.json", *SCORES}
     assert "final.safetensors" in inside(project.folder / "results/models/tiny-enc"), "wqk_examples shows it"
     manifest = (artifact / "manifest.json").read_bytes()
     assert project.planned("--config", DROPPED) == project.planned() == {}
@@ -74,7 +75,7 @@ def test_the_pipeline_drops_weights_and_scores_again_without_them(tmp_path):
 
     assert "extract" not in project.planned("--config", DROPPED, "heads=false")
     project.run("results/models/more/scores.csv", "--config", DROPPED, "heads=false")
-    assert inside(artifact) == {"manifest.json", "scores.csv"}
+    assert inside(artifact) == {"manifest.json", *SCORES}
     assert (artifact / "manifest.json").read_bytes() == manifest
     scored = project.qkgeom("score", "models/more", "--json", "--device", "cpu")
     expected = [[str(row["head"]), f"{row['symmetry']:.9g}"] for row in json.loads(scored.stdout)]
@@ -86,7 +87,7 @@ def test_the_pipeline_drops_weights_and_scores_again_without_them(tmp_path):
     refused = project.qkgeom("score", "more")
     assert refused.returncode == 1 and "fetched again from file:models/more" in refused.stderr
     assert "the sha256 of a tensor differs" in refused.stderr and "layer.0.attention.self.query.weight" in refused.stderr
-    assert inside(artifact) == {"manifest.json", "scores.csv"}
+    assert inside(artifact) == {"manifest.json", *SCORES}
 
 
 def test_dropped_weights_come_again_from_the_same_commit(hub: Hub, hub_client: Client, tmp_path):
@@ -100,7 +101,7 @@ def test_dropped_weights_come_again_from_the_same_commit(hub: Hub, hub_client: C
     assert (tmp_path / "m/scores.csv").read_bytes() == first
     asked = manifest["snapshots"]["final"]["bytes"]["read"]
     assert asked <= sum(stop - start for _, start, stop in hub.ranges()) < asked + 2000  # with the header
-    assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
+    assert inside(tmp_path / "m") == {"manifest.json", *SCORES, EARLIER}
 
 
 @pytest.mark.faults
@@ -114,7 +115,7 @@ def test_dropped_weights_that_are_others_now_are_not_scored(hub: Hub, hub_client
     assert answer["error"] == "ModelFault"  # who asks for it oneself is told so
     assert KEY in answer["text"] and digest(manifest) in answer["text"] and f"drop/changed@{commit}" in answer["text"]
     assert (tmp_path / "m/scores.csv").read_bytes() == before
-    assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
+    assert inside(tmp_path / "m") == {"manifest.json", *SCORES, EARLIER}
 
 
 @pytest.mark.faults
@@ -209,7 +210,7 @@ def test_a_model_scored_again_is_no_longer_named(hub: Hub, hub_client: Client, t
     assert UNSCORED in inside(tmp_path / "m")
     hub.repos["drop/back"].private = False
     assert "error" not in hub_client.verb("score", tmp_path / "m", "--in-place", "--record", "lasting", "--device", "cpu")
-    assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
+    assert inside(tmp_path / "m") == {"manifest.json", *SCORES, EARLIER}
 
 
 @pytest.mark.faults
@@ -222,7 +223,7 @@ def test_a_hub_out_of_reach_leaves_what_has_come_for_the_next_try(hub: Hub, hub_
     assert ".again" in inside(tmp_path / "m")
     hub.reset()
     assert "error" not in score(hub_client, tmp_path / "m")
-    assert inside(tmp_path / "m") == {"manifest.json", "scores.csv", EARLIER}
+    assert inside(tmp_path / "m") == {"manifest.json", *SCORES, EARLIER}
 
 
 @pytest.mark.faults

@@ -102,7 +102,8 @@ def test_every_figure_renders_and_its_csv_holds_what_is_drawn(tmp_path, name):
     inputs = inputs_for(tmp_path, FIGURES[name].groups[0])
     stem = tmp_path / "out v1.2" / name
     figures.render(name, inputs, stem)
-    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in ("csv", "md", "pdf", "png")]
+    endings = ("csv", "md", "pdf", "png", "provenance.json")
+    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.{ending}" for ending in endings]
     caption = (stem.parent / f"{name}.md").read_text()
     assert FIGURES[name].caption in caption and "(none)" not in caption
     module = importlib.import_module(f"qkgeom.figures.{name}")
@@ -419,7 +420,7 @@ def test_the_command_line_draws(tmp_path):
     stem = tmp_path / "out" / "corner"
     result = qkgeom("figure", "wqk_examples", "--example", f"encoder={folder}:0", "--output", str(stem))
     assert result.returncode == 0, result.stderr
-    assert {path.suffix for path in stem.parent.iterdir()} == {".pdf", ".png", ".csv", ".md"}
+    assert {path.suffix for path in stem.parent.iterdir()} == {".pdf", ".png", ".csv", ".md", ".json"}
 
 
 def _numbers(folder: Path, rows: list[dict]) -> pd.DataFrame:

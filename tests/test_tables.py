@@ -22,7 +22,9 @@ def test_every_table_renders_and_its_csv_is_exact(tmp_path, name):
     inputs = inputs_for(tmp_path, TABLES[name].groups[0])
     stem = tmp_path / "out v1.2" / name
     tables.render(name, inputs, stem)
-    assert sorted(path.name for path in stem.parent.iterdir()) == [f"{name}.csv", f"{name}.md", f"{name}.tex"]
+    assert sorted(path.name for path in stem.parent.iterdir()) == [
+        f"{name}.{ending}" for ending in ("csv", "md", "provenance.json", "tex")
+    ]
     expected = importlib.import_module(f"qkgeom.tables.{name}").table(inputs)
     assert len(expected)
     written = pd.read_csv(f"{stem}.csv", dtype=expected.dtypes.to_dict())
@@ -135,7 +137,7 @@ def test_the_command_line_prints_a_table_and_refuses_an_unknown_one(tmp_path):
     summary = write_summary(tmp_path / "summary.csv", zoo())
     options = ["--summary", str(summary), "--output", str(tmp_path / "table")]
     assert qkgeom("table", "symmetry_scores", *options).returncode == 0
-    assert {path.suffix for path in tmp_path.glob("table.*")} == {".tex", ".csv", ".md"}
+    assert {path.suffix for path in tmp_path.glob("table.*")} == {".tex", ".csv", ".md", ".json"}
     refused = qkgeom("table", "symmetry_score", *options)
     assert refused.returncode == 2
     assert "symmetry_scores" in refused.stderr and "Traceback" not in refused.stderr

@@ -97,7 +97,8 @@ def corpus(tmp_path_factory):
 def arguments(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> list[str]:
     """The command line that trains `run`; its row and preset are written beside it."""
     (preset, row, seed), recipe = run.name.split("."), asdict(recipe)
-    cells = {"run": row, "label": row, "group": "training", "family": "custom", "role": "encoder", "corpus": corpus.name}
+    cells = {"run": row, "label": row, "group": "training", "family": "custom", "corpus": corpus.name}
+    cells["role"] = "encoder" if recipe["objective"] == "masked" else "decoder"
     cells |= {"seeds": seed[1:], "presets": preset, **{key: str(recipe.pop(key)) for key in ("objective", "init", "n_layer")}}
     settings = {**recipe, **asdict(schedule), "snapshots": list(schedule.snapshots)}
     settings = {key: value for key, value in settings.items() if key not in ("seed", "device")}

@@ -201,7 +201,7 @@ def test_weights_of_trained_models_are_dropped_and_read_again_from_their_runs(tr
     before = [row["symmetry"] for row in read(artifact / "scores.csv") if row["head"] == "all"]
     for heads in ("false", "true"):  # the second time there are no weights
         project.run(f"results/models/{model}/scores.csv", "--config", "keep_weights=false", f"heads={heads}")
-        assert {path.name for path in artifact.iterdir()} == {"manifest.json", "scores.csv"}
+        assert {path.name for path in artifact.iterdir()} == {"manifest.json", "scores.csv", "scores.provenance.json"}
         assert [row["symmetry"] for row in read(artifact / "scores.csv") if row["head"] == "all"] == before
     log = (project.folder / "results/mini/logs/score/mini.encoder-2l-reference-symmetric.s0.log").read_text()
     assert "fetched again from file:results/runs/mini.t5.s0/snapshots/0000012" in log

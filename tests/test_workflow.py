@@ -43,7 +43,7 @@ def test_a_run_makes_every_promised_file(finished):
     assert [name for name in names if not (out / name).stat().st_size] == []
     for model in ("tiny-enc", "tiny-dec"):
         present = {path.name for path in (finished.folder / "results/models" / model).iterdir()}
-        assert present == {"manifest.json", "final.safetensors", "scores.csv"}
+        assert present == {"manifest.json", "final.safetensors", "scores.csv", "scores.provenance.json"}
         assert {path.parent.name for path in out.glob(f"logs/*/{model}.log")} == {"extract", "score"}
         assert {path.parent.name for path in out.glob(f"benchmarks/*/{model}.tsv")} == {"extract", "score"}
 
@@ -231,7 +231,8 @@ def test_a_broken_model_is_named_and_does_not_block_the_others(project):
     for failed in ("gone", "cut"):
         shown = project.qkgeom("show", f"results/models/{failed}")
         assert "failed" in shown.stdout
-        assert {path.name for path in (project.folder / "results/models" / failed).iterdir()} == {"manifest.json", "scores.csv"}
+        present = {path.name for path in (project.folder / "results/models" / failed).iterdir()}
+        assert present == {"manifest.json", "scores.csv", "scores.provenance.json"}
     summary = (project.folder / "results/mini/collected/summary.csv").read_text()
     assert "tiny-enc" in summary
     assert "gone" not in summary

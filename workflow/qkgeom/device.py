@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_held: list[IO[bytes]] = []  # the lock of this process's GPU, open until the process ends
+_held: list[IO[bytes]] = []  # the locks of this process's GPUs, open until the process ends
 
 
 def choose_device(name: str) -> torch.device:
@@ -62,28 +62,38 @@ def gpu_slots(device: str) -> int:
     return here if device == "auto" else 0
 
 
-def take_free_gpu(device: str) -> None:
-    """Leaves this process one of several GPUs: the first that no other process of ours has taken, until it ends.
+def take_free_gpus(device: str, count: int = 1) -> None:
+    """Leaves this process so many of the GPUs: the first that no other process of ours has taken, until it ends.
 
-    A scheduler that has chosen already (CUDA_VISIBLE_DEVICES names one) is left alone, and so is `cuda:N`. To be called
-    before torch uses CUDA, which reads the variable once.
+    A scheduler that has chosen already (CUDA_VISIBLE_DEVICES names no more) is left alone, and so is `cuda:N`. To be
+    called before torch uses CUDA, which reads the variable once.
+
+    Raises:
+        UsageError: there are GPUs, but fewer.
     """
     gpus = visible_gpus()
-    if device not in ("auto", "cuda") or len(gpus) < 2:
+    if device not in ("auto", "cuda") or len(gpus) in (0, count):
         return
+    if len(gpus) < count:
+        fix = "set `gpus_per_run` in config.yaml to what there is"
+        raise UsageError("a run is to use more GPUs than there are", found=", ".join(gpus), expected=count, fix=fix)
     folder = Path(tempfile.gettempdir()) / f"qkgeom-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    taken: list[str] = []
     for gpu in gpus:
         file = (folder / re.sub(r"[^\w-]", "_", gpu)).open("ab")
-        if locked(file, without_locks=True):
+        if len(taken) < count and locked(file, without_locks=True):
             _held.append(file)
-            break
-        file.close()
-    else:
-        gpu = gpus[os.getpid() % len(gpus)]
-        logger.warning("all %d GPUs are taken by other jobs of ours; sharing GPU %s", len(gpus), gpu)
-    os.environ[VISIBLE] = gpu
-    logger.info("GPU %s of %s", gpu, ", ".join(gpus))
+            taken.append(gpu)
+        else:
+            file.close()
+    if len(taken) < count:
+        first = os.getpid() % len(gpus)
+        shared = [gpu for gpu in gpus[first:] + gpus[:first] if gpu not in taken][: count - len(taken)]
+        logger.warning("%d GPUs are taken by other jobs of ours; sharing GPU %s", len(gpus) - len(taken), ", ".join(shared))
+        taken += shared
+    os.environ[VISIBLE] = ",".join(taken)
+    logger.info("GPU %s of %s", ", ".join(taken), ", ".join(gpus))
 
 
 @contextmanager

@@ -123,6 +123,7 @@ def store_snapshot(
             "stored": target.stat().st_size,
         },
         "versions": _versions(checkpoint),
+        "code": _code(checkpoint, layout),
         "layers": [
             _layer_record(layer, record, stored, file.digests)
             for layer, record, stored in zip(layers, records, tensors, strict=True)
@@ -193,11 +194,15 @@ def ranges_of(checkpoint: Checkpoint, layer: Layer) -> list[Wanted]:
 
 def _identity(checkpoint: Checkpoint, layout: Layout) -> dict[str, object]:
     """What the stored bytes depend on: the files, the code, and what an adapter's config says."""
-    containers = checkpoint.where.values()
-    readers = sorted({type(each).__module__.removeprefix("qkgeom.") for each in (layout, *containers)})
-    files = sorted({container.file.identity for container in containers})
+    files = sorted({container.file.identity for container in checkpoint.where.values()})
     products = {name: vars(product) for name, product in checkpoint.products.items()}
-    return {"files": files, "code": code_digest("extraction", *readers), **({"products": products} if products else {})}
+    return {"files": files, "code": _code(checkpoint, layout), **({"products": products} if products else {})}
+
+
+def _code(checkpoint: Checkpoint, layout: Layout) -> str:
+    """Digest of the code that made W_q and W_k of what was read."""
+    readers = {type(each).__module__.removeprefix("qkgeom.") for each in (layout, *checkpoint.where.values())}
+    return code_digest("extraction", *sorted(readers))
 
 
 def _flags(checkpoint: Checkpoint, layout: Layout, layers: Sequence[Layer]) -> dict[str, object]:

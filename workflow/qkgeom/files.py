@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import time
@@ -67,15 +68,16 @@ def refused(target: Path, error: OSError) -> TransientFault:
     )
 
 
-def locked(file: IO[bytes] | int, without_locks: bool) -> bool:
+def locked(file: IO[bytes] | int, without_locks: bool, shared: bool = False) -> bool:
     """Locks a file until it is closed, and says whether nobody else has it locked.
 
     Args:
         file: open, or the descriptor of a file or folder.
         without_locks: the answer on a file system that has no locks.
+        shared: others may lock it, too, if they share it.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -114,6 +116,12 @@ def write_json(target: Path, value: object) -> None:
 def write_csv(target: Path, table: pd.DataFrame) -> None:
     """Writes a table as csv with 9 significant digits."""
     write_text(target, table.to_csv(index=False, float_format="%.9g", lineterminator="\n"))
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sweep(target: Path) -> None:

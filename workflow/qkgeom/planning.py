@@ -16,6 +16,7 @@ from qkgeom.layouts import layout_named
 from qkgeom.locate import find_layers
 from qkgeom.lora import adapted
 from qkgeom.registry import Model
+from qkgeom.sizing import ABSORBED, COMPUTED, FLOPS, START, STORED, operations
 from qkgeom.sources import checkpoint_of, on_hub, split_uri, whole_file_of
 from qkgeom.sources.base import choose_adapter
 from qkgeom.sources.hub import Survey, survey
@@ -24,10 +25,6 @@ from qkgeom.sources.hub_many import ask_each
 from qkgeom.sources.local import survey_adapter
 from qkgeom.sources.read_ahead import spans_of
 
-FLOPS = 1e10  # float64 operations a second of one CPU core
-STORED = 3e8  # bytes a second put in order and written
-START = 6.0  # seconds in which `extract` and `score` start
-COMPUTED = 4  # bytes of a number that is not stored as published: merged with an adapter's, or dequantised
 AT_A_TIME = 4  # artifacts that are extracted or scored at a time
 _WHOLE = (".gguf", ".safetensors")  # these are, if they could not be opened here
 HOW = (
@@ -235,16 +232,15 @@ def _estimate(row: Model, uri: str, note: str, size: int = 0) -> Plan:
     width = size / n_params if size else 2 if n_params > 1e9 else 4
     kept = round(n_qk * width)
     read = round(1.5 * kept) if layout_named(row.layout).reads_values else kept  # as many values as queries and keys
-    stored = COMPUTED * n_qk if row.adapter or uri.endswith(".gguf") else kept
+    computed = layout_named(row.layout).computed
+    stored = COMPUTED * n_qk * (ABSORBED if computed else 1) if computed or row.adapter or uri.endswith(".gguf") else kept
     d_model = (32 * n_qk) ** (1 / 3)  # d_model / 64 layers, each with 2 d_model^2 of them
     seconds = _seconds(stored, d_model * n_qk / 2)
     return Plan(row.model, "estimate", uri, read, size or round(n_params * width), stored, seconds, note)
 
 
 def _operations(d_model: int, n_kv_head: int, d_head: int) -> float:
-    """Float64 operations of `qkgeom.scores` for a layer; those of its float32 tiles take half the time."""
-    d, r = d_model, n_kv_head * d_head
-    return min(10 * d * r * r, d * d * r)
+    return operations(d_model, n_kv_head * d_head)
 
 
 def _seconds(store: int, operations: float) -> float:

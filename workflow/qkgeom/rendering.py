@@ -16,7 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from qkgeom.digests import code_digest
 from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.provenance import OF_FOLDER, write_record
 from qkgeom.published_values import PUBLISHED
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ TEXT = (
     "top_cols",
 )
 INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
+MANIFEST = "manifest.json"  # of an artifact; artifacts.py is not imported, since few figures depend on it
 HERE = Path(__file__).parent
 
 
@@ -188,6 +191,45 @@ def load(package: str, name: str, inputs: Inputs) -> ModuleType:
             option = "--example" if need == "examples" else f"--{need.replace('_', '-')}"
             raise UsageError(f"{name} is made from {need}, and none is given", fix=f"give {option}")
     return importlib.import_module(f"{package}.{name}")
+
+
+def code_of(kind: str, name: str, spec: Spec) -> str:
+    """Digest of the code that makes one figure or table, not the others'.
+
+    Args:
+        kind: `figure` or `table`.
+        name: of the figure or table.
+        spec: what it says of itself.
+    """
+    reads_weights = ["containers.safetensors"] if "examples" in spec.needs else []
+    return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
+
+
+def write_provenance(kind: str, name: str, inputs: Inputs, stem: Path, endings: Sequence[str], packages: Sequence[str]) -> None:
+    """Writes the record of a figure or table, its last file; for the first arguments see `code_of`.
+
+    Args:
+        kind: see there.
+        name: see there.
+        inputs: what it was made from.
+        stem: path of its files without ending.
+        endings: of its files.
+        packages: those that made it.
+    """
+    spec = specs(HERE / f"{kind}s")[name]
+    outputs = [beside(stem, ending) for ending in endings]
+    tables = [getattr(inputs, each) for each in (*spec.needs, *spec.uses) if each in TABLES]
+    manifests = [folder / MANIFEST for folder, _ in inputs.examples.values()]
+    examples = {role: {"model": folder.name, "layer": layer} for role, (folder, layer) in inputs.examples.items()}
+    write_record(
+        beside(stem, OF_FOLDER),
+        kind,
+        [*filter(None, tables), *manifests],
+        outputs,
+        code_of(kind, name, spec),
+        packages,
+        parameters={kind: name, "examples": examples},
+    )
 
 
 def beside(stem: Path, ending: str) -> Path:

@@ -27,6 +27,8 @@ class Settings:
     preset: str
     device: str
     threads: int
+    gpus_per_run: int
+    nodes_per_run: int
     heads: bool
     structure: bool
     keep_weights: bool
@@ -36,10 +38,12 @@ class Settings:
     hub_slots: int
     download_here: bool
     jigsaw_zip: str
+    longest_job: int
     published_trajectories: str
     published_way: tuple[str, ...]
     examples: Mapping[str, Example]
     training: Mapping[str, Mapping[str, object]]
+    scoring_jobs: int
 
 
 def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Settings:
@@ -54,6 +58,13 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
     """
     config = {key: _typed(key, value) for key, value in config.items()}
     require_valid(config, "config", "config.yaml (or --config)")
+    if config["gpus_per_run"] % config["nodes_per_run"]:
+        raise UsageError(
+            "the GPUs of a run cannot be spread over its nodes",
+            where="config.yaml (or --config)",
+            found=f"gpus_per_run {config['gpus_per_run']}, nodes_per_run {config['nodes_per_run']}",
+            expected="a multiple",
+        )
     preset = read_preset(str(config["preset"]), presets)
     only = config["only"]
     patterns = only.split(",") if isinstance(only, str) else only  # --config only=a,b arrives as one string
@@ -62,6 +73,7 @@ def read_settings(config: Mapping[str, object], presets: Path = PRESETS) -> Sett
         only=tuple(pattern.strip() for pattern in patterns if pattern.strip()),
         examples={role: Example(**example) for role, example in preset.get("examples", {}).items()},
         training=preset.get("training", {}),
+        scoring_jobs=preset.get("scoring_jobs", 0),
         published_way=tuple(preset.get("published_way", ())),
     )
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from qkgeom import artifacts, unscored
+from qkgeom import artifacts, provenance, unscored
 from qkgeom.console import track
 from qkgeom.dropping import drop
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault
 from qkgeom.scoring import Row, write_scores
+from qkgeom.structure import NORMS
 
 logger = logging.getLogger(__name__)
-
-
 Faults = tuple[type[QkgeomError], ...]
 
 
-def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], recorded: Faults, keep_weights: bool) -> None:
-    """Scores artifacts in place; one that cannot be scored stops no other. For the arguments see `score_stored`.
+def score_in_place(
+    folders: Sequence[Path], scored: Callable[..., list[Row]], recorded: Faults, keep_weights: bool, how: Mapping[str, object]
+) -> None:
+    """Scores artifacts in place; one that cannot be scored stops no other. For the arguments see the functions below.
 
     Raises:
         TransientFault: names those that could not be scored.
@@ -28,7 +29,7 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], re
     faults = []
     for folder in folders:
         try:
-            write_scores(folder / "scores.csv", score_stored(folder, scored, recorded))
+            write_own_scores(folder, score_stored(folder, scored, recorded), how)
             if not keep_weights:
                 drop(folder, artifacts.read_manifest(folder))
         except QkgeomError as fault:
@@ -41,6 +42,28 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], re
             found="; ".join(fault.what for _, fault in faults),
             fix="mend them, or delete their manifests to extract them again; then run it again",
         )
+
+
+def write_own_scores(folder: Path, rows: Sequence[Row], how: Mapping[str, object]) -> None:
+    """Writes an artifact's scores.csv and the record of how it was made.
+
+    Args:
+        folder: the artifact.
+        rows: its rows.
+        how: `parameters`, `device` and `threads` for the record.
+    """
+    scores = folder / "scores.csv"
+    write_scores(scores, rows)
+    outputs = [path for path in (scores, folder / NORMS) if path.exists()]
+    provenance.write_record(
+        provenance.beside(scores),
+        "score",
+        [folder / artifacts.MANIFEST],
+        outputs,
+        provenance.code_of("score"),
+        ("numpy", "torch"),
+        **how,
+    )
 
 
 def score_stored(folder: Path, scored: Callable[..., list[Row]], recorded: Faults) -> list[Row]:

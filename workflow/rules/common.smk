@@ -4,35 +4,43 @@ import itertools
 import re
 import shlex
 import sys
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 WORKFLOW = Path(workflow.basedir) / "workflow"
 sys.path.insert(0, str(WORKFLOW))
 
+from qkgeom import sizing
 from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
+from qkgeom.jobs import drawn, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
-from qkgeom.published import EMULATED, WAYS
+from qkgeom.published import WAYS
 from qkgeom.published_trajectories import require_file
-from qkgeom.published_values import read_published
 from qkgeom.registry import read_models, select
+from qkgeom.provenance import code_of
+from qkgeom.rendering import code_of as render_code
 from qkgeom.rendering import specs
 from qkgeom.runs import read_runs
 from qkgeom.settings import read_settings
+from qkgeom.sole_writer import begin_invocation, refuse_if_orphan
 from qkgeom.sources import source_module, split_uri
 from qkgeom.training import corpora
+from qkgeom.training import sizing as training_sizing
 from qkgeom.training.plans import plan_runs
 
 prepare_jobs(WORKFLOW)
 try:
+    if workflow.remote_exec:
+        refuse_if_orphan()  # before Snakemake removes the output that this job would make
     SETTINGS = read_settings(config)
     RUNS = read_runs(SETTINGS.preset)
     CORPORA = {name: corpora.kind_of(name) for name in sorted({run.corpus for run in RUNS.values() if run.corpus})}
     PLANS = plan_runs(RUNS.values(), SETTINGS.training, SETTINGS.device)
+    for plan in PLANS.values():
+        plan.schedule.share(SETTINGS.gpus_per_run if gpu_slots(SETTINGS.device) else 1)
     TRAINED = {model.model: model for run in RUNS.values() for model in run.models(SETTINGS.preset)}
     PUBLISHED = read_models()
     ALL_MODELS = PUBLISHED | TRAINED
@@ -43,28 +51,32 @@ try:
     FIGURES = specs(WORKFLOW / "qkgeom" / "figures")
     TABLES = specs(WORKFLOW / "qkgeom" / "tables")
     TRAJECTORIES = require_file(Path(SETTINGS.published_trajectories)) if SETTINGS.published_trajectories else None
-    DEFECTS = {name: set(row["defect"].split(",")) for name, row in read_published().items()}
+    PUBLISHED_WAY = read_published_way(MODELS, SETTINGS)
 except QkgeomError as error:
     raise WorkflowError(str(error)) from None
 
-# models that are also read as the published code read them: the paper's that this touches, and those that the preset names
-PUBLISHED_WAY = [
-    name
-    for name, model in MODELS.items()
-    if model.layout in WAYS
-    and (DEFECTS.get(name, set()) & EMULATED or any(fnmatchcase(name, each) for each in SETTINGS.published_way))
-]
 COLLECTED = ("scores", "summary", "losses", "runs")
 OUT = f"results/{SETTINGS.preset}"
+TRAINING = training_jobs(RUNS, SETTINGS)
+SHARED = shared_scoring_jobs([model for name, model in PUBLISHED.items() if name in MODELS], SETTINGS)
+ALONE = [name for name in PUBLISHED if name not in set(itertools.chain(*SHARED))]  # scored in a job of its own
 CONDA = "../../envs/conda.yaml"
 PLACES = {"gpu_jobs": "gpu", "network_jobs": "hub_slots"}  # a profile's name for the jobs that need this resource
+LARGE = "gpu_jobs_above_"  # and for those that need more GPU memory than the number of MB that follows
 TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
 RETRIES = 0 if workflow.remote_exec else TRIES - 1  # a cluster's job leaves its next try to who submitted it, with more memory
 GPUS = gpu_slots(SETTINGS.device)
 GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
+RUN_GPUS = GPU * SETTINGS.gpus_per_run
+RUN_NODES = SETTINGS.nodes_per_run if GPU else 1
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
-if workflow.global_resources["_cores"].value is not None:  # jobs run on this machine, and not on a cluster's
+if workflow.global_resources["_nodes"].value is None and not workflow.remote_exec:  # jobs run here, and not on a cluster's nodes
     workflow.global_resources.setdefault("gpu", GPUS)
+    if RUN_GPUS > GPUS or RUN_NODES > 1:
+        raise WorkflowError(
+            f"config.yaml wants {RUN_GPUS} GPUs on {RUN_NODES} nodes for a run (gpus_per_run, nodes_per_run), and there are {GPUS}"
+            " on this machine; lower them, or use a cluster (docs/cluster.md)"
+        )
 
 
 wildcard_constraints:
@@ -147,15 +159,13 @@ def corpus_code(wildcards):
     return code_digest("verbs.corpus", f"training.corpora.{corpora.kind_of(wildcards.corpus)}")
 
 
-def corpus_resource(streamed, other):
-    """A resource of `corpus`, which takes hours and the network for a streamed corpus."""
-    return lambda wildcards: streamed if corpora.kind_of(wildcards.corpus) == "hub" else other
+def streamed(wildcards):
+    """Whether a corpus comes from the model hub."""
+    return corpora.kind_of(wildcards.corpus) == "hub"
 
 
-def training_jobs():
-    """The runs in the table's order, so many in a job; whatever `only` says, so that a run's job is always the same."""
-    names, size = list(RUNS), SETTINGS.training.get("runs_per_job", 1)
-    return [names[first : first + size] for first in range(0, len(names), size)]
+def corpus_need(wildcards):
+    return training_sizing.corpus(SETTINGS.training["corpora"], streamed(wildcards))
 
 
 def train_inputs(names):
@@ -164,6 +174,12 @@ def train_inputs(names):
 
 def train_arguments(names):
     return shlex.join([*names, "--corpora", f"{OUT}/corpora", "--output", "results/runs"])
+
+
+def train_across():
+    """What SLURM is told of a run on several nodes: a launcher on each, started by the job itself (`mpi`) through srun."""
+    # tasks_per_gpu 0, since the executor would otherwise ask for `tasks` on each GPU
+    return {"mpi": "srun", "tasks": RUN_NODES, "tasks_per_gpu": 0} if RUN_NODES > 1 else {}
 
 
 def train_plans(names):
@@ -177,21 +193,16 @@ def train_code(names):
     return code_digest("verbs.train", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
-def scoring_jobs():
-    """Models trained here, those of one training job together: they are small, and starting PyTorch takes longer."""
-    return [[model.model for name in names for model in RUNS[name].models(SETTINGS.preset)] for names in training_jobs()]
-
-
 def weights_after_scoring(models):
     """Whether a scoring job keeps or drops weights; those that a figure shows stay, and those scored in one job with them."""
     shown = {example.model for example in SETTINGS.examples.values()}
     return "keep" if SETTINGS.keep_weights or shown & set(models) else "drop"
 
 
-def score_downloads(wildcards):
-    """1 where weights were dropped, so that scoring fetches them again."""
-    manifest = Path(f"results/models/{wildcards.model}/manifest.json")
-    return int(manifest.exists() and not any(manifest.parent.glob("*.safetensors")))
+def score_downloads(models):
+    """1 where weights of one were dropped, so that scoring fetches them again."""
+    manifests = [Path(f"results/models/{model}/manifest.json") for model in models]
+    return int(any(path.exists() and not any(path.parent.glob("*.safetensors")) for path in manifests))
 
 
 def published_way_first(wildcards):
@@ -203,7 +214,7 @@ def published_way_first(wildcards):
 def published_downloads(wildcards):
     """1 where the source is read: two readings need more of it than the artifact holds, or its weights were dropped."""
     from_source = WAYS[ALL_MODELS[wildcards.model].layout].layout is not None
-    return int(from_source or score_downloads(wildcards))
+    return int(from_source or score_downloads([wildcards.model]))
 
 
 def published_code(wildcards):
@@ -218,8 +229,39 @@ def score_columns():
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
 
 
-def score_code():
-    return code_digest("verbs.score", "containers.safetensors")
+def stack_of(model):
+    """The query and key weights of a model, as far as the tables say."""
+    return training_sizing.stack(PLANS[run_of(model)]) if model in TRAINED else sizing.published(PUBLISHED[model])
+
+
+def extract_need(wildcards):
+    return sizing.extraction(stack_of(wildcards.model))
+
+
+def score_need(models):
+    how = {"heads": SETTINGS.heads, "structure": SETTINGS.structure, "threads": SETTINGS.threads, "gpu": bool(GPU)}
+    return sizing.together([sizing.scoring(stack_of(model), **how) for model in models])
+
+
+def train_need(names):
+    how = {"corpora": SETTINGS.training["corpora"], "threads": SETTINGS.threads, "gpu": bool(GPU)}
+    how |= {"processes": max(RUN_GPUS, 1), "nodes": RUN_NODES}
+    return sizing.together([training_sizing.training(PLANS[name], **how) for name in names])
+
+
+def sized(need, resource):
+    """A resource of a job, more at each try.
+
+    Args:
+        need: gives the job's `sizing.Need` from its wildcards.
+        resource: a key of `sizing.Need.resources`.
+    """
+
+    def choose(wildcards, attempt):
+        value = need(wildcards).resources(attempt)[resource]
+        return min(value, SETTINGS.longest_job or value) if resource == "runtime" else value
+
+    return choose
 
 
 def trained_runs():
@@ -234,22 +276,6 @@ def collect_runs():
 def collect_rows(wildcards):
     """What the summary says of the models, so that an edited row is collected again."""
     return [[model.model, model.label, model.group, model.role, model.n_params, model.same_as] for model in MODELS.values()]
-
-
-def drawn(spec):
-    """Whether a figure or table has something to show in this run."""
-    examples = EXAMPLES and EXAMPLES == SETTINGS.examples
-    if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(SETTINGS, spec.knob)):
-        return False
-    if "published_way" in spec.needs and not PUBLISHED_WAY:
-        return False
-    return any(model.group in spec.groups for model in MODELS.values())
-
-
-def render_code(kind, name, spec):
-    """Digest of the code that makes one figure or table, not the others'."""
-    reads_weights = ["containers.safetensors"] if "examples" in spec.needs else []
-    return code_digest(f"verbs.{kind}", f"{kind}s.{name}", *reads_weights)
 
 
 def render_inputs(spec):
@@ -279,30 +305,33 @@ def render_arguments(spec):
 
 
 def figure_targets():
-    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec)]
+    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec, SETTINGS, MODELS)]
 
 
 def table_targets():
-    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec)]
+    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec, SETTINGS, MODELS)]
 
 
 def place_jobs():
-    """Gives jobs that need a GPU or the network what a profile says of `gpu_jobs` and `network_jobs` in set-resources.
+    """Gives jobs that need a GPU, much of its memory, or the network what a profile says of them in set-resources.
 
     The rules' own names would not do: a rule's jobs need a GPU or not by device and size, and there are many `train_<n>`.
     """
     settings = workflow.resource_settings.overwrite_resources
-    for each, (place, need) in itertools.product(workflow.rules, PLACES.items()):
+    large = sorted((int(place.removeprefix(LARGE)), place) for place in settings if place.startswith(LARGE))
+    places = [(place, need, 0) for place, need in PLACES.items()]
+    places += [(place, "gpu_mem_mb", most) for most, place in large]  # the last that fits a job decides
+    for each, (place, need, most) in itertools.product(workflow.rules, places):
         for name, value in settings.get(place, {}).items():
             if name not in settings.get(each.name, {}):
-                each.resources[name] = value_if_needed(each.resources.get(need), value, each.resources.get(name))
+                each.resources[name] = value_if_above(most, each.resources.get(need), value, each.resources.get(name))
 
 
-def value_if_needed(need, value, otherwise):
-    """A resource that is `value` for jobs whose `need` is not 0; all three are Snakemake's Resource."""
+def value_if_above(most, need, value, otherwise):
+    """A resource that is `value` for jobs whose `need` is above a number; all but the number are Snakemake's Resource."""
 
     def choose(wildcards, **job):
-        needed = need.evaluate(wildcards, **job).value
+        needed = (need.evaluate(wildcards, **job).value or 0) > most
         return (value if needed else otherwise).evaluate(wildcards, **job).value
 
     return choose

@@ -17,8 +17,9 @@ rule published:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=sized(lambda wildcards: score_need([wildcards.model]), "mem_mb"),
+        runtime=sized(lambda wildcards: score_need([wildcards.model]), "runtime"),
+        gpu_mem_mb=sized(lambda wildcards: score_need([wildcards.model]), "gpu_mem_mb"),
         gpu=GPU,
         device=SETTINGS.device,  # not a param: another device gives the same scores
         record=recorded_faults,

@@ -6,7 +6,7 @@ rule figure:
     input:
         unpack(lambda wildcards: render_inputs(FIGURES[wildcards.figure])),
     output:
-        multiext(f"{OUT}/figures/{{figure}}", ".pdf", ".png", ".csv", ".md"),
+        multiext(f"{OUT}/figures/{{figure}}", ".pdf", ".png", ".csv", ".md", ".provenance.json"),
     log:
         f"{OUT}/logs/figure/{{figure}}.log",
     benchmark:
@@ -30,7 +30,7 @@ rule table:
     input:
         unpack(lambda wildcards: render_inputs(TABLES[wildcards.table])),
     output:
-        multiext(f"{OUT}/tables/{{table}}", ".tex", ".csv", ".md"),
+        multiext(f"{OUT}/tables/{{table}}", ".tex", ".csv", ".md", ".provenance.json"),
     log:
         f"{OUT}/logs/table/{{table}}.log",
     benchmark:

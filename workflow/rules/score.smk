@@ -8,63 +8,73 @@ rule score:
         published_way_first,
     output:
         update("results/models/{model}/scores.csv"),  # so that scores are there until others are
+        update("results/models/{model}/scores.provenance.json"),
     log:
         f"{OUT}/logs/score/{{model}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{model}}.tsv"
     wildcard_constraints:
-        model="|".join(map(re.escape, PUBLISHED)),
+        model="|".join(map(re.escape, ALONE)),
     priority: 1  # before further downloads, so that weights that are not kept go soon
     retries: RETRIES
     conda:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=sized(lambda wildcards: score_need([wildcards.model]), "mem_mb"),
+        runtime=sized(lambda wildcards: score_need([wildcards.model]), "runtime"),
+        disk_mb=sized(lambda wildcards: score_need([wildcards.model]), "disk_mb"),
+        gpu_mem_mb=sized(lambda wildcards: score_need([wildcards.model]), "gpu_mem_mb"),
         gpu=GPU,
         device=SETTINGS.device,  # not a param: another device gives the same scores
         record=recorded_faults,
         weights=lambda wildcards: weights_after_scoring([wildcards.model]),  # not a param either
-        hub_slots=score_downloads,
+        hub_slots=lambda wildcards: score_downloads([wildcards.model]),
     params:
         columns=score_columns(),
-        code=score_code(),
+        code=code_of("score"),
     shell:
         "python -m qkgeom score results/models/{wildcards.model} --in-place --record {resources.record} {params.columns}"
         " --device {resources.device} --threads {threads} --{resources.weights}-weights > {log} 2>&1"
 
 
-for number, models_of_job in enumerate(scoring_jobs()):
+for number, models_of_job in enumerate(trained_scoring_jobs(RUNS, SETTINGS) + SHARED):
 
     rule:
-        """Scores models trained here, small ones together."""
+        """Scores models in one job: those of a training job, or small published ones; starting PyTorch takes about as long."""
         name:
             f"score_{number}"
         input:
             expand("results/models/{model}/manifest.json", model=models_of_job),
         output:
-            expand("results/models/{model}/scores.csv", model=models_of_job),
+            update(expand("results/models/{model}/scores.csv", model=models_of_job)),
+            update(expand("results/models/{model}/scores.provenance.json", model=models_of_job)),
         log:
             f"{OUT}/logs/score/{models_of_job[0]}.log",
         benchmark:
             f"{OUT}/benchmarks/score/{models_of_job[0]}.tsv"
+        priority: 1
+        retries: RETRIES
         conda:
             CONDA
         threads: SETTINGS.threads
         resources:
-            mem_mb=4000,
-            runtime=60,
+            mem_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "mem_mb"),
+            runtime=sized(lambda wildcards, models=models_of_job: score_need(models), "runtime"),
+            disk_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "disk_mb"),
+            gpu_mem_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "gpu_mem_mb"),
             gpu=GPU,
             device=SETTINGS.device,
+            record=recorded_faults,
             weights=weights_after_scoring(models_of_job),
+            hub_slots=lambda wildcards, models=models_of_job: score_downloads(models),
         params:
             artifacts=expand("results/models/{model}", model=models_of_job),
             columns=score_columns(),
-            code=score_code(),
+            code=code_of("score"),
         shell:
-            "python -m qkgeom score {params.artifacts} --in-place --record lasting {params.columns} --device {resources.device}"
-            " --threads {threads} --{resources.weights}-weights > {log} 2>&1"
+            "python -m qkgeom score {params.artifacts} --in-place --record {resources.record} {params.columns}"
+            " --device {resources.device} --threads {threads} --{resources.weights}-weights > {log} 2>&1"
 
 
 rule collect:
@@ -74,6 +84,7 @@ rule collect:
         runs=expand("results/runs/{run}/done.json", run=trained_runs()),
     output:
         expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
+        f"{OUT}/collected/provenance.json",
     log:
         f"{OUT}/logs/collect/collect.log",
     benchmark:
@@ -89,7 +100,7 @@ rule collect:
         runs=collect_runs(),
         preset=SETTINGS.preset,
         rows=collect_rows,
-        code=code_digest("verbs.collect"),
+        code=code_of("collect"),
     shell:
         "python -m qkgeom collect {input.scores} {params.runs} --preset {params.preset} --output {params.folder} > {log} 2>&1"
 

@@ -39,9 +39,10 @@ rule corpus:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=corpus_resource(4000, 2000),
-        runtime=corpus_resource(24 * 60, 30),
-        hub_slots=corpus_resource(1, 0),
+        mem_mb=sized(corpus_need, "mem_mb"),
+        runtime=sized(corpus_need, "runtime"),
+        disk_mb=sized(corpus_need, "disk_mb"),
+        hub_slots=lambda wildcards: int(streamed(wildcards)),
     params:
         folder=subpath(output[0], parent=True),
         arguments=corpus_arguments,
@@ -52,7 +53,7 @@ rule corpus:
         " --threads {threads} --output {params.folder} > {log} 2>&1"
 
 
-for number, runs_of_job in enumerate(training_jobs()):
+for number, runs_of_job in enumerate(TRAINING):
 
     rule:
         """Trains models, one after another, or goes on where a killed job of the same runs stopped."""
@@ -68,15 +69,22 @@ for number, runs_of_job in enumerate(training_jobs()):
             f"{OUT}/benchmarks/train/{runs_of_job[0]}.tsv"
         conda:
             CONDA
-        threads: SETTINGS.threads
+        threads: SETTINGS.threads * max(RUN_GPUS // RUN_NODES, 1)
         resources:
-            mem_mb=3000,
-            runtime=600,
-            gpu=GPU,
+            **train_across(),
+            mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb"),
+            runtime=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "runtime"),
+            disk_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "disk_mb"),
+            gpu_mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "gpu_mem_mb"),
+            gpu=RUN_GPUS,
+            nodes=RUN_NODES,
+            processes=max(RUN_GPUS, 1),
             device=SETTINGS.device,
         params:
             arguments=train_arguments(runs_of_job),
             plans=train_plans(runs_of_job),
             code=train_code(runs_of_job),
         shell:
-            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads} > {log} 2>&1"
+            "trap : TERM; "  # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved
+            "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads}"
+            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"

@@ -41,7 +41,7 @@ def places_of(case: Case) -> dict[str, Path]:
 
 
 def planned(case: Case) -> tuple[int, str]:
-    """Bytes that the preset's published models take (0 if that is not known), and of what they are."""
+    """Bytes that the preset takes, its training runs included (0 if that is not known), and of what they are."""
     try:
         from qkgeom.doctor.case_settings import settings_of
 
@@ -52,10 +52,10 @@ def planned(case: Case) -> tuple[int, str]:
     answer = run(command, case.left(), {"HF_HUB_OFFLINE": "1"})
     if not answer.fine:
         return 0, f"what the preset stores is not known: {answer.said}"
-    plan = json.loads(answer.out)
-    here = sum(each["store"] or 0 for each in plan["models"] if each["state"] == "extracted")
-    needed = max(0, plan["total"]["disk" if settings.keep_weights else "disk_dropping"] - here)
-    return needed, f"the models of preset {settings.preset} take about {_gigabytes(needed)} more"
+    parts = {name: size for name, size in json.loads(answer.out)["preset"]["disk_of"].items() if size}
+    needed = int(sum(parts.values()))
+    of = ", ".join(f"{name} {_gigabytes(size)}" for name, size in parts.items())
+    return needed, f"preset {settings.preset} takes about {_gigabytes(needed)} more" + (f" ({of})" if parts else "")
 
 
 def _by_disk(places: Mapping[str, Path]) -> dict[tuple[str, ...], Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qkgeom.files import whole_file, write_csv, write_text
-from qkgeom.rendering import Inputs, beside, load
+from qkgeom.rendering import Inputs, beside, load, write_provenance
 
 # no dates, no versions: the same inputs give the same bytes
 METADATA = {"pdf": {"CreationDate": None, "Producer": None}, "png": {"Software": None}}
@@ -15,6 +15,8 @@ CAPTION_KEY = {"pdf": "Subject", "png": "Description"}
 
 def render(name: str, inputs: Inputs, stem: Path) -> None:
     """Draws a figure as `stem`.pdf and .png, with the numbers it draws as .csv and its caption as .md.
+
+    The record of how they were made comes last (`qkgeom.provenance`).
 
     Raises:
         UsageError: there is no such figure, or an input that it needs is not given.
@@ -37,3 +39,4 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
             with whole_file(beside(stem, ending)) as temporary:
                 told = {**metadata, "Title": title, CAPTION_KEY[ending]: module.CAPTION}
                 figure.savefig(temporary, format=ending, metadata=told)
+    write_provenance("figure", name, inputs, stem, ("csv", "md", *METADATA), ("matplotlib", "numpy", "pandas"))

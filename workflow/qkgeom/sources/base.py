@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -188,12 +187,6 @@ def listed_shards(index: Path, names: Collection[str], where: object) -> list[st
             fix="fetch the missing files; if it is so at the source, report it there",
         )
     return sorted(listed)
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def the_one(weights: Sequence[T], where: object) -> T:

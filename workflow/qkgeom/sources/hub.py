@@ -17,7 +17,8 @@ from typing import TypeVar
 from qkgeom.byte_files import ByteFile, LocalFile
 from qkgeom.containers import open_container
 from qkgeom.errors import ModelFault, TransientFault
-from qkgeom.sources.base import Choice, Fetched, Survey, choose_files, listed_shards, require_digest, sha256_of, the_one
+from qkgeom.files import sha256_of
+from qkgeom.sources.base import Choice, Fetched, Survey, choose_files, listed_shards, require_digest, the_one
 from qkgeom.sources.hub_download import cached, download
 from qkgeom.sources.hub_file import HubFile, WholeFileNeeded
 from qkgeom.sources.hub_listing import Listing, is_commit, look_up, look_up_in_cache, parse_address, split_address

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from qkgeom.errors import ModelFault
-from qkgeom.sources.base import sha256_of
+from qkgeom.files import sha256_of
 from qkgeom.sources.hub_client import ask
 from qkgeom.sources.hub_listing import Listing, cache_of
 

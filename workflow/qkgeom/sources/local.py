@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.errors import ModelFault, UsageError
+from qkgeom.files import sha256_of
 from qkgeom.sources.base import (
     Choice,
     Fetched,
@@ -16,7 +17,6 @@ from qkgeom.sources.base import (
     listed_shards,
     refuse_adapter,
     require_digest,
-    sha256_of,
     the_one,
 )
 

@@ -20,8 +20,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.files import sha256_of
 from qkgeom.scratch import scratch_folder
-from qkgeom.sources.base import Fetched, WholeFile, cache_folder, no_room, sha256_of, storing
+from qkgeom.sources.base import Fetched, WholeFile, cache_folder, no_room, storing
 from qkgeom.sources.hub_faults import require_endpoint
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from qkgeom.console import progress
 from qkgeom.errors import ModelFault, TransientFault
-from qkgeom.files import locked, publish, wait_for_lock
-from qkgeom.sources.base import WholeFile, sha256_of, storing
+from qkgeom.files import locked, publish, sha256_of, wait_for_lock
+from qkgeom.sources.base import WholeFile, storing
 from qkgeom.sources.hub_client import PASSING, keep_trying
 from qkgeom.sources.hub_faults import CONTENT_RANGE, SLOW_DOWN, Kind, WrongAnswer, kind_of, require_endpoint, said
 

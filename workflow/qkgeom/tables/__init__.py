@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from qkgeom.files import write_csv, write_text
-from qkgeom.rendering import Inputs, beside, load
+from qkgeom.rendering import Inputs, beside, load, write_provenance
 
 
 def render(name: str, inputs: Inputs, stem: Path) -> None:
     """Writes a table as `stem`.csv in full precision, and as printed in .tex and .md.
+
+    The record of how they were made comes last (`qkgeom.provenance`).
 
     Raises:
         UsageError: there is no such table, or an input that it needs is not given.
@@ -23,3 +25,4 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
     printed = module.printed(table)
     write_text(beside(stem, "tex"), latex(printed, module.CAPTION, label=f"tab:{name}"))
     write_text(beside(stem, "md"), markdown(printed, module.CAPTION))
+    write_provenance("table", name, inputs, stem, ("csv", "tex", "md"), ("numpy", "pandas"))

@@ -3,6 +3,9 @@
 Everything of a run lies in one folder. `state/` holds the Trainer's checkpoints while it is trained: a run that was
 killed goes on from the last whole one and ends as if it had not been. `snapshots/` holds native checkpoints, and
 `losses.csv` the curves.
+
+Several processes train one run (`ranks`) as one would: they share the examples of a step, average their gradients
+(DistributedDataParallel), and stop after the same step. The first writes all files.
 """
 
 from __future__ import annotations
@@ -11,17 +14,29 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_model
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from qkgeom.errors import TransientFault, UsageError
-from qkgeom.files import write_json
+from qkgeom.files import write_bytes, write_json
+from qkgeom.training import ranks
 from qkgeom.training.losses import HELDOUT, mean_loss, write_losses
+from qkgeom.training.parts import WEIGHT, part
 from qkgeom.training.progress import Progress
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.snapshots import disk_faults, snapshot_folder, write_checkpoint
@@ -66,18 +81,44 @@ class _Trainer(Trainer):
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with disk_faults(checkpoint):
             super()._save_checkpoint(model, trial)
-        write_json(checkpoint / UNLOGGED, {"sum": self._tr_loss.item(), "since": self._globalstep_last_logged})
-        seal_state(checkpoint)
+        sums = ranks.gathered(self._tr_loss.item())
+        if ranks.is_first():
+            write_json(checkpoint / UNLOGGED, {"sums": sums, "since": self._globalstep_last_logged})
+            seal_state(checkpoint)
+        ranks.gathered(None)  # the others stay until it is sealed: once one has ended, none goes on
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Lets the first process write every process's: what another writes, it might not see at once (NFS)."""
+        if ranks.count() == 1:
+            return super()._save_rng_state(output_dir)
+        with TemporaryDirectory() as own:
+            super()._save_rng_state(own)
+            states = ranks.gathered({path.name: path.read_bytes() for path in Path(own).iterdir()})
+        for name, content in (item for state in states for item in state.items() if ranks.is_first()):
+            write_bytes(Path(output_dir) / name, content)
 
     def _save(self, output_dir: str, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
         """Saves the weights under the names by which they are loaded; `save_pretrained` gives some models (BEiT) others."""
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         save_model(self.model, str(Path(output_dir) / SAFE_WEIGHTS_NAME))
 
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The loss as the Trainer computes it, weighed if the examples are a part of a batch."""
+        weight = inputs.pop(WEIGHT, None)
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        return loss if weight is None else loss * weight
+
     def restore_unlogged(self, checkpoint: Path) -> None:
-        """Puts those losses back, which the Trainer itself forgets."""
+        """Puts those losses back, which the Trainer itself forgets; their mean if the processes were more or fewer."""
         unlogged = json.loads((checkpoint / UNLOGGED).read_text(encoding="utf-8"))
-        self._tr_loss.fill_(unlogged["sum"])
+        sums = unlogged["sums"]
+        self._tr_loss.fill_(sums[ranks.rank()] if len(sums) == ranks.count() else sum(sums) / len(sums))
         self._globalstep_last_logged = unlogged["since"]
 
 
@@ -96,6 +137,8 @@ class _Watch(TrainerCallback):
         self.diverged = False
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if ranks.rank():  # else each would drop the same units of its own examples; a state gone on from has its own
+            set_seed(args.seed + ranks.rank())
         if self.resume is None:
             self._look(state)
         else:
@@ -105,7 +148,7 @@ class _Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         self._look(state)
-        if self.stop.requested:
+        if any(ranks.gathered(self.stop.requested)):
             control.should_save = control.should_training_stop = True
         return control
 
@@ -153,27 +196,32 @@ def train(
     """
     disable_progress_bar()  # of saving; we have our own
     set_verbosity_error()  # the Trainer warns of states saved in the same second
-    resume = state_to_go_on_from(folder, definition, schedule.snapshots)
+    resume = ranks.of_first(lambda: state_to_go_on_from(folder, definition, schedule.snapshots))
 
     heldout = data.heldout_batches(schedule.batch, schedule.heldout_batches)
 
     def snapshot(step: int) -> float | None:
         last = step == schedule.steps
-        write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if last else keep)
+        if ranks.is_first():
+            write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if last else keep)
         return mean_loss(model, heldout)
 
     with StopRequest() as stop, Progress(folder.name) as progress:
         trainer = _trainer(model, data, _arguments(folder / STATE, schedule, seed), schedule)
         watch = _Watch(trainer, resume, snapshot, schedule.snapshots, stop)
-        trainer.add_callback(progress)
+        if ranks.is_first():
+            trainer.add_callback(progress)
         trainer.add_callback(watch)
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     done = trainer.state.global_step
-    if stop.requested and done < schedule.steps and not watch.diverged:
+    if done < schedule.steps and not watch.diverged:
+        if not ranks.is_first():
+            raise SystemExit(TransientFault.exit_code)  # one message is enough
         raise TransientFault(
             "training was told to stop", where=folder, found=f"step {done} of {schedule.steps}, saved", fix="run it again"
         )
-    write_losses(folder, trainer.state.log_history)
+    if ranks.is_first():
+        write_losses(folder, trainer.state.log_history)
     last = [entry[HELDOUT] for entry in trainer.state.log_history if HELDOUT in entry][-1]
     heldout_loss = None if watch.diverged else last
     return Outcome("diverged" if heldout_loss is None else "ok", done, heldout_loss)
@@ -192,7 +240,7 @@ def _trainer(
             fix="set CUDA_VISIBLE_DEVICES to one of them",
         )
     examples = _Indices(schedule.steps * schedule.batch * schedule.accumulation)
-    trainer = _Trainer(model, arguments, data_collator=data.train_batch, train_dataset=examples)
+    trainer = _Trainer(model, arguments, data_collator=partial(part, data, schedule.batch), train_dataset=examples)
     trainer.remove_callback(PrinterCallback)
     # Models that take a loss's keywords are trusted to divide by the accumulation, and BertForMaskedLM does not.
     trainer.model_accepts_loss_kwargs = False
@@ -200,11 +248,12 @@ def _trainer(
 
 
 def _arguments(state: Path, schedule: Schedule, seed: int) -> TrainingArguments:
+    batch, accumulation = schedule.share(ranks.count())
     return TrainingArguments(
         str(state),
         max_steps=schedule.steps,
-        per_device_train_batch_size=schedule.batch,
-        gradient_accumulation_steps=schedule.accumulation,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
         learning_rate=schedule.learning_rate,
         warmup_steps=schedule.warmup,
         weight_decay=schedule.weight_decay,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom.files import write_text
+from qkgeom.training import ranks
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +19,15 @@ HELDOUT = "heldout_loss"  # key of a held-out loss in the Trainer's log
 
 
 def mean_loss(model: torch.nn.Module, batches: Sequence[dict[str, torch.Tensor]]) -> float | None:
-    """The mean of a model's loss over batches, or None if it is not finite."""
+    """The mean of a model's loss over batches, shared by the processes, or None if it is not finite."""
     import torch
 
     model.eval()
+    own = range(ranks.rank(), len(batches), ranks.count())
     with torch.no_grad():
-        losses = [float(model(**{key: value.to(model.device) for key, value in batch.items()}).loss) for batch in batches]
-    mean = sum(losses) / len(losses)
+        losses = {i: float(model(**{key: value.to(model.device) for key, value in batches[i].items()}).loss) for i in own}
+    losses = {i: loss for part in ranks.gathered(losses) for i, loss in part.items()}
+    mean = sum(losses[i] for i in range(len(batches))) / len(batches)  # in the order of one process
     return mean if math.isfinite(mean) else None
 
 

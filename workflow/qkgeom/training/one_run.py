@@ -12,14 +12,21 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qkgeom.digests import code_digest
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
+from qkgeom.training import ranks
 from qkgeom.training.families.base import Data
 from qkgeom.training.plans import Plan
 from qkgeom.training.state import RECORD, STATE, read_back
 from qkgeom.training.tokens import Corpus, read_corpus
+
+if TYPE_CHECKING:
+    import torch
+
+    from qkgeom.training.loop import Outcome
 
 logger = logging.getLogger(__name__)
 MEASURED = 32  # held-out batches of the metric: of a few, the best constant prediction would look too good
@@ -35,7 +42,8 @@ def train_run(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, ob
 
     Returns:
         The record: `status` (`ok`, `diverged`, or `not_learned`: it misses the margin), `steps`, `heldout_loss`,
-        `n_params`, `measured` (metric, value, baseline, gain, margin), `snapshots`, `definition`.
+        `n_params`, `measured` (metric, value, baseline, gain, margin), `snapshots`, `definition`. Of several processes
+        (`ranks`) the first writes it, and all return it.
 
     Raises:
         ModelFault: its recipe and corpus give no examples.
@@ -49,7 +57,7 @@ def train_run(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, ob
     code = code_digest("training.one_run", f"training.families.{plan.family.name}")
     definition = {**asdict(plan.recipe), **asdict(plan.schedule), "family": plan.family.name, "margin": plan.margin}
     definition |= {"corpus": plan.corpus, "data_digest": data.digest, "code": code}
-    record = _finished(folder, definition)
+    record = ranks.of_first(lambda: _finished(folder, definition))
     return record if record is not None else _trained(plan, corpus, data, folder, definition)
 
 
@@ -61,6 +69,14 @@ def _trained(
     family, schedule = plan.family, plan.schedule
     model = family.build(plan.recipe, corpus)
     outcome = loop.train(model, data, folder, schedule, plan.recipe.seed, family.is_query_or_key, definition)
+    return ranks.of_first(lambda: _recorded(plan, model, data, folder, outcome, definition))
+
+
+def _recorded(
+    plan: Plan, model: torch.nn.Module, data: Data, folder: Path, outcome: Outcome, definition: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Measures a trained model and writes its record."""
+    family, schedule = plan.family, plan.schedule
     record = {**vars(outcome), "n_params": sum(each.numel() for each in model.parameters())}
     if outcome.status == "diverged":
         logger.warning("%s diverged: its loss is not finite after step %d", folder.name, outcome.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,8 @@ class Schedule:
 
     Attributes:
         steps: optimiser steps.
-        batch: sequences per device and micro-step.
-        accumulation: micro-steps per step.
+        batch: sequences per micro-step, over all processes.
+        accumulation: micro-steps per step, over all processes.
         learning_rate: peak, decaying linearly to 0.
         warmup: steps of linear warm-up.
         weight_decay: of AdamW.
@@ -51,6 +52,25 @@ class Schedule:
                 expected=f"rising steps, 0 first and {self.steps} last",
                 fix="mend `snapshots` or `steps` in the preset",
             )
+
+    def share(self, processes: int) -> tuple[int, int]:
+        """Sequences per micro-step, and micro-steps per step, of each of the processes that share a step's examples.
+
+        Whole micro-steps as far as their number allows, so that no batch is cut; else equal parts of a batch.
+
+        Raises:
+            UsageError: they cannot be shared equally.
+        """
+        together = math.gcd(processes, self.accumulation)
+        parts = processes // together
+        if self.batch % parts:
+            raise UsageError(
+                "the examples of a step cannot be shared equally",
+                found=f"batch {self.batch} and accumulation {self.accumulation} for {processes} processes",
+                expected="`gpus_per_run` that divides accumulation x batch as divisors of each",
+                fix="change `gpus_per_run` in config.yaml, or `batch` or `accumulation` in the preset",
+            )
+        return self.batch // parts, self.accumulation // together
 
 
 def listed_steps(entries: Sequence[int | Sequence[int]]) -> tuple[int, ...]:

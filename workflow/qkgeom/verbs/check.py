@@ -15,6 +15,7 @@ from qkgeom.console import set_up_logging
 from qkgeom.dropping import dropped
 from qkgeom.errors import QkgeomError
 from qkgeom.files import write_text
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -25,6 +26,7 @@ def command(
 ) -> None:
     """Name every failed model, every layer without a score, and leftovers of other runs; exit 1 if a model failed."""
     set_up_logging()
+    be_sole_writer(*filter(None, [output]))
     manifests = {folder: artifacts.read_manifest(folder) for folder in artifact}
     reasons = {folder: manifest.get("reason") or unscored.reason(folder) for folder, manifest in manifests.items()}
     failed = [manifest["model"] for folder, manifest in manifests.items() if reasons[folder]]

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom.collecting import describe_runs, read_losses, read_record, read_scores, summarise, with_sizes
+from qkgeom import provenance
+from qkgeom.collecting import DESCRIPTION, describe_runs, read_losses, read_record, read_scores, summarise, with_sizes
 from qkgeom.console import set_up_logging
 from qkgeom.errors import UsageError
 from qkgeom.files import write_csv
@@ -15,6 +16,7 @@ from qkgeom.null import with_z
 from qkgeom.registry import MODELS, read_models
 from qkgeom.runs import RUNS, read_runs
 from qkgeom.settings import read_preset
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -27,6 +29,7 @@ def command(
 ) -> None:
     """Put the scores of several models in one table and summarise them per model; likewise the loss curves of runs."""
     set_up_logging()
+    be_sole_writer(output)
     read_preset(preset)  # it exists
     trained = read_runs(preset, runs)
     folders = run or []
@@ -42,3 +45,13 @@ def command(
     write_csv(output / "summary.csv", summarise(table, scored))
     write_csv(output / "losses.csv", read_losses(folders))
     write_csv(output / "runs.csv", describe_runs([(trained[folder.name], folder) for folder in folders], preset))
+    described = {each.model: {key: getattr(each, key) for key in DESCRIPTION} for each in scored}
+    provenance.write_record(
+        output / provenance.OF_FOLDER,
+        "collect",
+        [*scores, *(folder / name for folder in folders for name in ("done.json", "losses.csv"))],
+        [output / f"{name}.csv" for name in ("scores", "summary", "losses", "runs")],
+        provenance.code_of("collect"),
+        ("numpy", "pandas", "scipy"),
+        parameters={"preset": preset, "models": described},
+    )

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
 from qkgeom.errors import UsageError
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.training import corpora
 from qkgeom.training.tokens import write_corpus
 
@@ -24,6 +25,7 @@ def command(
 ) -> None:
     """Read the texts of a corpus (from this installation, the model hub or a file) and tokenise them."""
     set_up_logging()
+    be_sole_writer(output)
     if threads:
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # read when the tokenizers library starts to work
     try:

@@ -14,6 +14,7 @@ from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging
 from qkgeom.errors import RECORDED
 from qkgeom.extraction import failed_manifest
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -43,6 +44,7 @@ def command(
     so that a pipeline goes on without it; `check` names it and `retry` clears it.
     """
     set_up_logging()
+    be_sole_writer(output)
     name = model or output.name
     heads = heads_from(n_head, n_kv_head)
     try:

@@ -11,6 +11,7 @@ from qkgeom.console import set_up_logging
 from qkgeom.figures import render
 from qkgeom.published_values import PUBLISHED
 from qkgeom.rendering import Inputs, parse_examples
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -31,5 +32,6 @@ def command(
 ) -> None:
     """Draw a figure: STEM.pdf, STEM.png, STEM.csv with the numbers drawn, and STEM.md with its caption."""
     set_up_logging()
+    be_sole_writer(output)
     examples, ways = parse_examples(example or []), published_way or ()
     render(name, Inputs(summary, scores, examples, losses, runs, published, ways, published_trajectories), output)

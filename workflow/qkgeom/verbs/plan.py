@@ -11,13 +11,17 @@ from typing import Annotated
 
 from typer import Option
 
+from qkgeom.budget import HOW as HOW_OF_BUDGET
+from qkgeom.budget import Budget, budget
 from qkgeom.console import print_table, set_up_logging
 from qkgeom.lock import LOCK, pinned, read_lock
 from qkgeom.planning import HOW, Plan, disk, plan_models
-from qkgeom.registry import MODELS, read_models
-from qkgeom.settings import preset_names, read_preset
+from qkgeom.registry import MODELS, Model, read_models
+from qkgeom.runs import read_runs
+from qkgeom.settings import preset_names, read_preset, read_settings
 from qkgeom.sources.hub_many import SLOTS
 
+CONFIG = MODELS.parents[1] / "config.yaml"
 HEADER = ("model", "state", "move", "checkpoint", "disk", "seconds", "note")
 
 
@@ -29,7 +33,7 @@ def command(
     results: Annotated[Path, Option(help="the results folder, whose artifacts need not be moved")] = Path("results"),
     hub_slots: Annotated[int, Option(min=1, help="repositories asked at a time")] = SLOTS,
 ) -> None:
-    """Tell what each published model costs: bytes to move of its checkpoint's, disk, rough compute time.
+    """Tell what each published model costs: bytes to move of its checkpoint's, disk, rough compute time; and a whole preset.
 
     No weights are moved: the headers of the checkpoints are, once. Gated models that this token may not read, and models
     without a usable file, say so. Without the hub the numbers are estimates from the table, and say so too.
@@ -41,9 +45,12 @@ def command(
     pins = read_lock(lock)
     plans = plan_models([pinned(row, pins) for row in rows], hub_slots, results)
     total, lean = _total(plans), disk(plans, kept=shown)
+    whole = _budget(preset, rows, plans, results) if preset else None
     if as_json:
         totals = asdict(total) | {"disk": disk(plans), "disk_dropping": lean}
         answer = {"models": [asdict(plan) for plan in plans], "total": totals, "how": HOW}
+        if whole:
+            answer |= {"preset": whole.record(), "how_preset": HOW_OF_BUDGET}
         sys.stdout.write(json.dumps(answer, indent=1, ensure_ascii=False) + "\n")
         return
     lines = [_cells(plan, (plan.store or 0) + plan.whole if plan.store is not None or plan.whole else None) for plan in plans]
@@ -51,6 +58,17 @@ def command(
     lines.append(_cells(replace(total, model="total, keep_weights: false"), lean))
     print_table(HEADER, lines)
     sys.stderr.write(f"{HOW}\n")
+    if whole:
+        sys.stderr.write(f"\npreset {preset} with all it trains, roughly: {whole.told()}\n{HOW_OF_BUDGET}\n")
+
+
+def _budget(preset: str, rows: Sequence[Model], plans: Sequence[Plan], results: Path) -> Budget:
+    """Of the preset, with the knobs of this folder's config.yaml, or of the project's where there is none."""
+    import yaml
+
+    path = Path("config.yaml") if Path("config.yaml").is_file() else CONFIG
+    settings = read_settings({**yaml.safe_load(path.read_text(encoding="utf-8")), "preset": preset})
+    return budget(rows, plans, read_runs(preset), settings, results)
 
 
 def _total(plans: Sequence[Plan]) -> Plan:

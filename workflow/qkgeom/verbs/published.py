@@ -15,12 +15,13 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import print_table, print_whole, set_up_logging, track
-from qkgeom.device import choose_device, take_free_gpu
+from qkgeom.device import choose_device, take_free_gpus
 from qkgeom.errors import RECORDED
 from qkgeom.published import score_published, way_of_artifact
 from qkgeom.published_values import DEFECTS, SCORES, read_published
 from qkgeom.scoring import Row, score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -46,10 +47,11 @@ def command(
     set_up_logging()
     if threads:
         torch.set_num_threads(threads)
-    take_free_gpu(device)
+    take_free_gpus(device)
     choose_device(device)  # before anything is fetched
     folder = artifacts.find(target)
     if output:
+        be_sole_writer(output)
         write_scores(output, _published(folder, device, RECORDED[record]))
     elif (folder / artifacts.MANIFEST).is_file():
         _show(folder, device)

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from qkgeom import artifacts, unscored
 from qkgeom.dropping import dropped
 from qkgeom.errors import UsageError
+from qkgeom.provenance import beside
 
 
 def command(
@@ -29,7 +30,8 @@ def command(
         failed, not_scored = manifest["status"] == "failed", unscored.reason(folder) is not None
         if not (failed or not_scored) or (models and name not in models):
             continue
-        (folder / "scores.csv").unlink(missing_ok=True)
+        for scores in (folder / "scores.csv", beside(folder / "scores.csv")):
+            scores.unlink(missing_ok=True)
         if failed or not dropped(folder, manifest):  # else the manifest says what to fetch again
             path.unlink()
         if failed:

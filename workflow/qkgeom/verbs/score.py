@@ -16,14 +16,15 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging, track
-from qkgeom.device import choose_device, take_free_gpu
+from qkgeom.device import choose_device, take_free_gpus
 from qkgeom.dropping import drop
 from qkgeom.errors import RECORDED, UsageError
 from qkgeom.scoring import score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.sources import split_uri
 from qkgeom.standing import print_scores, unscored_layers, verdicts
-from qkgeom.stored import score_in_place, score_stored
+from qkgeom.stored import score_in_place, score_stored, write_own_scores
 from qkgeom.untrained import rows_with_null
 
 logger = logging.getLogger(__name__)
@@ -73,18 +74,21 @@ def command(
     set_up_logging()
     if threads:
         torch.set_num_threads(threads)
-    take_free_gpu(device)
-    choose_device(device)  # before anything is fetched
+    take_free_gpus(device)
+    chosen = choose_device(device)  # before anything is fetched
     scored = partial(score_artifact, heads=heads, device=device, precision=precision, structure=structure)
+    parameters = {"heads": heads, "structure": structure, "precision": precision}
+    how = {"parameters": parameters, "device": str(chosen), "threads": torch.get_num_threads()}
     if in_place or len(targets) > 1:
         of_one = {"-o": output, "--json": as_json, "--null": null, "--part": part, "--architecture": architecture}
         of_one |= {"--n-head": n_head, "--n-kv-head": n_kv_head, "--adapter": adapter}
         _require_together(len(targets), in_place, [name for name, given in of_one.items() if given])
         folders = [artifacts.find(each) for each in targets]
-        score_in_place(folders, partial(scored, in_place=True), RECORDED[record], keep_weights)
+        be_sole_writer(*folders)
+        score_in_place(folders, partial(scored, in_place=True), RECORDED[record], keep_weights, how)
         return
     target = targets[0]
-    folder = artifacts.find(target)
+    folder, own = artifacts.find(target), False
     is_artifact = (folder / artifacts.MANIFEST).is_file()
     if is_artifact:
         if architecture or n_head or n_kv_head or part or adapter:
@@ -96,17 +100,20 @@ def command(
         with scratch_folder() as temporary:
             if split_uri(target) == ("hf", target):
                 logger.warning("there is no path %s here, so it is taken as the model hub's hf:%s", target, target)
-            how = {"part": part, "architecture": architecture, "heads": heads_from(n_head, n_kv_head)}
+            told = {"part": part, "architecture": architecture, "heads": heads_from(n_head, n_kv_head)}
             models = {_name(target): None} | ({f"{_name(target)}+{_name(adapter)}": adapter} if adapter else {})
             rows = []
             for model, merged in reversed(models.items()):  # the adapter's faults show before the base has moved
                 folder = temporary / ("merged" if merged else "base")
-                acquire(target, folder, model, adapter=merged, **how)
+                acquire(target, folder, model, adapter=merged, **told)
                 rows[:0] = scored(folder, progress=partial(track, label="score"))
     if null:
         rows = rows_with_null(rows)
     if output:
-        write_scores(output, rows)
+        if own:
+            write_own_scores(folder, rows, how)
+        else:
+            write_scores(output, rows)
         sys.stderr.write(f"wrote {output}: {len(rows)} rows{unscored_layers(rows)}\n")
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")

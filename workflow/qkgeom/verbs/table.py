@@ -10,6 +10,7 @@ from typer import Argument, Option
 from qkgeom.console import set_up_logging
 from qkgeom.published_values import PUBLISHED
 from qkgeom.rendering import Inputs, parse_examples
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.tables import render
 
 
@@ -28,5 +29,6 @@ def command(
 ) -> None:
     """Write a table: STEM.tex, STEM.md as printed, and STEM.csv in full precision."""
     set_up_logging()
+    be_sole_writer(output)
     examples, ways = parse_examples(example or []), published_way or ()
     render(name, Inputs(summary, scores, examples, losses, runs, published, ways), output)

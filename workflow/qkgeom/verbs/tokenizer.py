@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
 from qkgeom.errors import UsageError
+from qkgeom.sole_writer import be_sole_writer
 from qkgeom.training.corpora import embedded
 from qkgeom.training.vocabulary import pretrained_tokenizer, train_tokenizer, write_tokenizer
 
@@ -21,6 +22,7 @@ def command(
 ) -> None:
     """Train a WordPiece on embedded corpora, or fetch a published tokenizer."""
     set_up_logging()
+    be_sole_writer(output)
     if pretrained and not names and vocab_size is None:
         text, origin = pretrained_tokenizer(pretrained)
     elif names and vocab_size is not None and not pretrained:

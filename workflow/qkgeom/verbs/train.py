@@ -1,4 +1,4 @@
-"""`train`: the models of rows of runs.tsv, one after another in one process."""
+"""`train`: the models of rows of runs.tsv, one after another in one process, or in several that share each of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
 from qkgeom.runs import RUNS, read_runs
 from qkgeom.settings import PRESETS, read_preset
+from qkgeom.sole_writer import be_sole_writer
+from qkgeom.training import ranks
+from qkgeom.training.launching import launch
 from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
 from qkgeom.training.plans import Plan, plan_runs
+from qkgeom.training.run_record import write_provenance
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +32,33 @@ def command(
     table: Annotated[Path, Option(help="table of training runs")] = RUNS,
     presets: Annotated[Path, Option(help="folder of the presets")] = PRESETS,
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps (where training uses the CPU)")] = "auto",
-    threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
+    threads: Annotated[int | None, Option(min=1, help="CPU threads of a node's processes; all by default")] = None,
+    processes: Annotated[int, Option(min=1, help="that train a run together, each on a GPU of its own; the same on a CPU")] = 1,
+    nodes: Annotated[int, Option(min=1, help="of a SLURM job, that the processes lie on")] = 1,
 ) -> None:
     """Train models, keeping snapshots of their weights; a run that is finished is not trained again."""
     set_up_logging()
-    chosen = _device(device, threads)
+    be_sole_writer(*(output / run for run in runs))
+    if not ranks.is_first():
+        logging.getLogger().setLevel(logging.WARNING)
+    if processes % nodes:
+        found = f"{processes} on {nodes}"
+        raise UsageError("the processes cannot be spread over the nodes", found=found, expected="a multiple")
+    here = ranks.count_here()  # 1 in what starts the others
+    chosen = _device(device, threads and max(1, threads // here), processes // nodes)
     plans = _plans(runs, table, presets, chosen)
+    for plan in plans.values():
+        plan.schedule.share(processes)
     if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
         raise UsageError("a run reads a corpus, and none is given", found=", ".join(readers), fix="give --corpora")
-    for run, plan in plans.items():
-        write_json(output / run / "done.json", _train(plan, corpora, output / run))
+    if processes > ranks.count():
+        raise SystemExit(launch(processes, nodes, threads))
+    with ranks.connected(chosen):
+        for run, plan in plans.items():
+            done = _train(plan, corpora, output / run)
+            if ranks.is_first():
+                write_json(output / run / "done.json", done)
+                write_provenance(output / run, done, plan.recipe.seed, corpora / plan.corpus if plan.corpus else None)
 
 
 def _train(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, object]:
@@ -46,7 +67,8 @@ def _train(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, objec
         return train_run(plan, corpora, folder)
     except ModelFault as fault:
         logger.error("%s failed: %s", folder.name, fault)
-        write_losses(folder, [])
+        if ranks.is_first():
+            write_losses(folder, [])
         nothing = {"steps": 0, "heldout_loss": None, "n_params": None, "snapshots": []}
         return {"status": "failed", "reason": str(fault), **nothing}
 
@@ -68,12 +90,15 @@ def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[st
     return plan_runs([rows[name] for name in names], training, device)
 
 
-def _device(name: str, threads: int | None) -> str:
+def _device(name: str, threads: int | None, gpus: int) -> str:
     import torch
 
-    from qkgeom.device import choose_device, take_free_gpu
+    from qkgeom.device import choose_device, take_free_gpus
 
     if threads:
         torch.set_num_threads(threads)
-    take_free_gpu(name)
+    if gpus > 1 and ":" in name:
+        raise UsageError("several processes need several GPUs", found=name, expected="auto, cpu or cuda")
+    if ranks.count() == 1:  # else who started them has taken them
+        take_free_gpus(name, gpus)
     return str(choose_device(name))

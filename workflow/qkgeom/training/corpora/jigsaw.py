@@ -16,7 +16,7 @@ from typing import IO
 from zipfile import BadZipFile, ZipFile
 
 from qkgeom.errors import QkgeomError, UsageError
-from qkgeom.sources.base import sha256_of
+from qkgeom.files import sha256_of
 from qkgeom.training.corpora.base import Documents
 
 CORPORA = ("jigsaw",)

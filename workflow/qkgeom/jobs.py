@@ -1,0 +1,90 @@
+"""Which jobs a run consists of: what shares a job, and what is drawn. Read by the workflow, and by `plan` to count them."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from qkgeom.published import EMULATED, WAYS
+from qkgeom.published_values import read_published
+from qkgeom.registry import Model
+from qkgeom.rendering import Spec
+from qkgeom.runs import Run
+from qkgeom.settings import Settings
+from qkgeom.sizing import is_small
+
+
+def training_jobs(runs: Mapping[str, Run], settings: Settings) -> list[list[str]]:
+    """The runs in the table's order, so many in a job; whatever `only` says, so that a run's job is always the same."""
+    names, size = list(runs), settings.training.get("runs_per_job", 1)
+    return [names[first : first + size] for first in range(0, len(names), size)]
+
+
+def trained_scoring_jobs(runs: Mapping[str, Run], settings: Settings) -> list[list[str]]:
+    """Models trained here, those of one training job together."""
+    jobs = training_jobs(runs, settings)
+    return [[model.model for name in names for model in runs[name].models(settings.preset)] for names in jobs]
+
+
+def shared_scoring_jobs(models: Iterable[Model], settings: Settings) -> list[list[str]]:
+    """Small published models that are scored together, in as many jobs as the preset says; none where it says nothing.
+
+    A model's job is chosen by its name, so that a new row changes one job only. Where weights are dropped each model has a
+    job of its own: then weights go soon, and none are fetched again for another model's sake.
+    """
+    jobs: dict[int, list[str]] = defaultdict(list)
+    if settings.scoring_jobs and settings.keep_weights:
+        for model in models:
+            if is_small(model):
+                jobs[zlib.crc32(model.model.encode()) % settings.scoring_jobs].append(model.model)
+    return [jobs[number] for number in sorted(jobs)]
+
+
+def read_published_way(models: Mapping[str, Model], settings: Settings) -> list[str]:
+    """Models that are also read as the published code read them: the paper's that this touches, and those the preset names."""
+    defects = {name: set(row["defect"].split(",")) for name, row in read_published().items()}
+
+    def chosen(name: str) -> bool:
+        return bool(defects.get(name, set()) & EMULATED) or any(fnmatchcase(name, each) for each in settings.published_way)
+
+    return [name for name, model in models.items() if model.layout in WAYS and chosen(name)]
+
+
+def drawn(spec: Spec, settings: Settings, models: Mapping[str, Model]) -> bool:
+    """Whether a figure or table has something to show of these models."""
+    examples = settings.examples and all(example.model in models for example in settings.examples.values())
+    if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(settings, spec.knob)):
+        return False
+    if "published_way" in spec.needs and not read_published_way(models, settings):
+        return False
+    return any(model.group in spec.groups for model in models.values())
+
+
+def count_jobs(
+    published: Sequence[Model], runs: Mapping[str, Run], settings: Settings, specs: Mapping[str, Mapping[str, Spec]]
+) -> dict[str, int]:
+    """How many jobs each rule has when nothing is there yet, `all` among them, as Snakemake counts them.
+
+    Args:
+        published: models of the run that are not trained in it.
+        runs: of the run's preset.
+        settings: of the run.
+        specs: figures and tables, by `figure` and `table`.
+    """
+    trained = [model for run in runs.values() for model in run.models(settings.preset)]
+    models = {model.model: model for model in [*published, *trained]}
+    shared = shared_scoring_jobs(published, settings)
+    n_training, corpora = len(training_jobs(runs, settings)), {run.corpus for run in runs.values()} - {""}
+    n_drawn = {rule: sum(drawn(spec, settings, models) for spec in each.values()) for rule, each in specs.items()}
+    return {
+        "tokenizer": int(bool(corpora)),
+        "corpus": len(corpora),
+        "train": n_training,
+        "extract": len(models),
+        "score": len(published) - sum(map(len, shared)) + len(shared) + n_training,
+        "published": len(read_published_way(models, settings)),
+        **n_drawn,
+        **dict.fromkeys(("collect", "check", "all"), 1),
+    }
