@@ -12,6 +12,7 @@
 #   results/<preset>/collected/*.csv                collect
 #   results/<preset>/figures/<figure>.{pdf,png,csv} figure
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
+#   results/<preset>/report.html                    report    (one page with all of it)
 #   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
 #   results/.{invocations,writing}/                 lock files: one job at a time writes an output
@@ -30,9 +31,10 @@ configfile: "config.yaml"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/extract.smk"
-include: "workflow/rules/score.smk"
 include: "workflow/rules/published.smk"
 include: "workflow/rules/render.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/score.smk"
 
 
 place_jobs()
@@ -72,4 +74,6 @@ onstart:
 
 
 onsuccess:
-    sys.stderr.write(f"\nFigures: {OUT}/figures   tables: {OUT}/tables   what is missing: {OUT}/check.txt\n")
+    sys.stderr.write(
+        f"\nReport: {OUT}/report.html   figures: {OUT}/figures   tables: {OUT}/tables   missing: {OUT}/check.txt\n"
+    )

@@ -12,6 +12,7 @@ from checkpoints import write_bert, write_llama
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("Snakefile", "config.yaml", "workflow", "envs", "profiles")
+TEXTS = ("README.md", "CITATION.cff", "LICENSE", "CHANGELOG.md")
 JOB = re.compile(r"^(?:local)?rule (\w+):$", re.MULTILINE)
 
 
@@ -25,7 +26,7 @@ class Project:
     def create(cls, folder: Path) -> "Project":
         """A fresh copy whose preset `mini` is a tiny encoder and a tiny decoder on disk."""
         folder.mkdir(parents=True)
-        for part in PARTS:
+        for part in (*PARTS, *TEXTS):
             source = ROOT / part
             ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(source, folder / part, ignore=ignore) if source.is_dir() else shutil.copy2(source, folder / part)

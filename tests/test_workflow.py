@@ -17,7 +17,8 @@ from project import ROOT, Project
 
 FIGURES = {"scores_language", "heads", "wqk_examples", "norm_profiles"}
 TABLES = {"symmetry_scores", "directionality_scores"}
-COLLECTED = {"collect": {"-"}, "check": {"-"}}
+LAST = {"report": {"-"}, "check": {"-"}}
+COLLECTED = {"collect": {"-"}, **LAST}
 RENDERED = {"figure": {"heads", "norm_profiles", "scores_language"}, "table": TABLES}
 
 
@@ -37,7 +38,7 @@ def project(finished, tmp_path):
 def test_a_run_makes_every_promised_file(finished):
     names = [f"figures/{name}{end}" for name in FIGURES for end in (".pdf", ".png", ".csv")]
     names += [f"tables/{name}{end}" for name in TABLES for end in (".tex", ".csv", ".md")]
-    names += ["collected/scores.csv", "collected/summary.csv", "check.txt"]
+    names += ["collected/scores.csv", "collected/summary.csv", "report.html", "check.txt"]
     assert (finished.folder / "results/mini/check.ok").exists()
     out = finished.folder / "results/mini"
     assert [name for name in names if not (out / name).stat().st_size] == []
@@ -54,12 +55,12 @@ def test_an_untouched_project_reruns_nothing(project):
 
 def test_an_edited_figure_is_drawn_again_alone(project):
     project.append("workflow/qkgeom/figures/wqk_examples.py", "\n# edited\n")
-    assert project.planned() == {"figure": {"wqk_examples"}, "check": {"-"}}
+    assert project.planned() == {"figure": {"wqk_examples"}, **LAST}
 
 
 def test_an_edited_table_is_printed_again_alone(project):
     project.append("workflow/qkgeom/tables/symmetry_scores.py", "\n# edited\n")
-    assert project.planned() == {"table": {"symmetry_scores"}, "check": {"-"}}
+    assert project.planned() == {"table": {"symmetry_scores"}, **LAST}
 
 
 def test_edited_scores_are_computed_again_without_fetching(project):
@@ -167,7 +168,7 @@ def draw(numbers):
 
 def test_a_new_figure_is_one_file(project):
     project.write("workflow/qkgeom/figures/new_figure.py", NEW_FIGURE)
-    assert project.planned() == {"figure": {"new_figure"}, "check": {"-"}}
+    assert project.planned() == {"figure": {"new_figure"}, **LAST}
     project.run("results/mini/figures/new_figure.pdf")
     assert (project.folder / "results/mini/figures/new_figure.csv").read_text().startswith("model,symmetry_median\n")
 

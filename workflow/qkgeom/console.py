@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ def set_up_logging() -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s", force=True)
     for noisy in ("httpx", "httpx2", "huggingface_hub", "matplotlib", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    logger.info("qkgeom %s, python %s: %s", __version__, platform.python_version(), " ".join(sys.argv[1:]))
+    logger.info("qkgeom %s, python %s: %s", __version__, platform.python_version(), shlex.join(sys.argv[1:]))
 
 
 def track(items: Sequence[T], label: str) -> Iterator[T]:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
+BESIDE = (".tsv", ".csv", ".json", ".html", ".css", ".js")  # of data beside a module
 LOCK = PACKAGE.parents[1] / "envs" / "requirements.txt"
 
 
@@ -46,7 +47,7 @@ def _reach(package: Path, module: str) -> frozenset[Path]:
             continue
         found.add(path)
         # a table beside a module, under the same name, is part of it
-        found.update(sibling for sibling in path.parent.glob(f"{path.stem}.*") if sibling.suffix in (".tsv", ".csv", ".json"))
+        found.update(sibling for sibling in path.parent.glob(f"{path.stem}.*") if sibling.suffix in BESIDE)
         waiting += _imports(package, path)
     return frozenset(found)
 

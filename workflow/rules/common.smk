@@ -312,6 +312,18 @@ def table_targets():
     return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec, SETTINGS, MODELS)]
 
 
+def rendered_arguments():
+    """The run's figures and tables, so that leftovers beside them are told from them."""
+    return [word for path in figure_targets() + table_targets() for word in ("--rendered", path)]
+
+
+def report_knobs():
+    """What the report says of config.yaml: the knobs that decide what there is to see. Devices are in the logs."""
+    shown = {name: getattr(SETTINGS, name) for name in ("heads", "structure", "package_index", "allow_missing")}
+    shown |= {"only": ",".join(SETTINGS.only) or "all models"}
+    return shlex.join(word for name, value in shown.items() for word in ("--knob", f"{name}={str(value).lower()}"))
+
+
 def place_jobs():
     """Gives jobs that need a GPU, much of its memory, or the network what a profile says of them in set-resources.
 

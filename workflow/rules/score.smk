@@ -112,6 +112,7 @@ rule check:
         scores=expand("results/models/{model}/scores.csv", model=MODELS),
         figures=figure_targets(),
         tables=table_targets(),
+        report=rules.report.output,  # check is the last step, and may end with an error
     output:
         touch(f"{OUT}/check.ok"),
     log:
@@ -127,7 +128,7 @@ rule check:
     params:
         findings=f"{OUT}/check.txt",  # no output, which Snakemake would delete when the check fails
         folders=expand("results/models/{model}", model=MODELS),
-        rendered=[word for path in figure_targets() + table_targets() for word in ("--rendered", path)],
+        rendered=rendered_arguments(),
         allow_missing="--allow-missing" if SETTINGS.allow_missing else "--no-allow-missing",
         code=code_digest("verbs.check"),
     shell:
