@@ -5,6 +5,7 @@ the record of an extraction (`artifacts.py`); every other step writes one of the
 
     results/runs/<run>/provenance.json                     train
     results/models/<model>/scores.provenance.json          score
+    results/models/<model>/published_way.provenance.json   published
     results/<preset>/collected/provenance.json             collect
     results/<preset>/figures/<figure>.provenance.json      figure
     results/<preset>/tables/<table>.provenance.json        table
@@ -30,7 +31,11 @@ from qkgeom.files import sha256_of, write_json
 
 SCHEMA = 1
 OF_FOLDER, OF_FILE = "provenance.json", ".provenance.json"  # of all that a step writes into a folder; of the files of one stem
-CODE = {"score": ("verbs.score", "containers.safetensors"), "collect": ("verbs.collect",)}  # the modules of a step's digest
+CODE = {  # the modules of a step's digest
+    "score": ("verbs.score", "containers.safetensors"),
+    "published": ("verbs.published", *(f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf"))),
+    "collect": ("verbs.collect",),
+}
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from qkgeom.digests import code_digest
 from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.files import sha256_of
 from qkgeom.provenance import OF_FOLDER, write_record
-from qkgeom.published_values import PUBLISHED
+from qkgeom.published_values import PUBLISHED, TRAJECTORIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -218,17 +219,23 @@ def write_provenance(kind: str, name: str, inputs: Inputs, stem: Path, endings: 
     """
     spec = specs(HERE / f"{kind}s")[name]
     outputs = [beside(stem, ending) for ending in endings]
-    tables = [getattr(inputs, each) for each in (*spec.needs, *spec.uses) if each in TABLES]
+    named = {each: getattr(inputs, each) for each in (*spec.needs, *spec.uses)}
+    tables = [path for each, path in named.items() if each in TABLES and path]
+    tables += [*named.get("published_way", ())]
+    if folder := named.get("published_trajectories"):
+        tables.append(folder / TRAJECTORIES)
+    # part of the code rather than of the results, so its digest is kept, and no path that leads out of them
+    published = {"published": sha256_of(inputs.published)} if "published" in named else {}
     manifests = [folder / MANIFEST for folder, _ in inputs.examples.values()]
     examples = {role: {"model": folder.name, "layer": layer} for role, (folder, layer) in inputs.examples.items()}
     write_record(
         beside(stem, OF_FOLDER),
         kind,
-        [*filter(None, tables), *manifests],
+        [*tables, *manifests],
         outputs,
         code_of(kind, name, spec),
         packages,
-        parameters={kind: name, "examples": examples},
+        parameters={kind: name, "examples": examples, **published},
     )
 
 

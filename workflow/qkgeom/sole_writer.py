@@ -94,7 +94,9 @@ def be_sole_writer(*outputs: Path) -> None:
     folder = mine.parent.with_name(OUTPUTS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for output in sorted({os.path.relpath(each.resolve(), folder.parent) for each in outputs}):  # all in one order: no deadlock
+        for output in sorted(
+            {os.path.relpath(each.resolve(), folder.parent) for each in outputs}
+        ):  # all in one order: no deadlock
             file = (folder / quote(output, safe="")).open("a+b")
             _wait_for(file, output, mine)
             file.truncate(0)

@@ -217,13 +217,6 @@ def published_downloads(wildcards):
     return int(from_source or score_downloads([wildcards.model]))
 
 
-def published_code(wildcards):
-    """Digest of the code that reads and scores this model; the source's where it is read again."""
-    source = source_module(ALL_MODELS[wildcards.model].uri).removeprefix("qkgeom.")
-    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
-    return code_digest("verbs.published", source, *containers)
-
-
 def score_columns():
     """What `score` computes besides the scores of whole layers."""
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))

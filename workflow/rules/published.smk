@@ -6,7 +6,8 @@ rule published:
     input:
         "results/models/{model}/manifest.json",
     output:
-        "results/models/{model}/published_way.csv",
+        scores="results/models/{model}/published_way.csv",
+        record="results/models/{model}/published_way.provenance.json",
     log:
         f"{OUT}/logs/published/{{model}}.log",
     benchmark:
@@ -25,7 +26,7 @@ rule published:
         record=recorded_faults,
         hub_slots=published_downloads,
     params:
-        code=published_code,
+        code=code_of("published"),
     shell:
-        "python -m qkgeom published results/models/{wildcards.model} --output {output} --record {resources.record}"
+        "python -m qkgeom published results/models/{wildcards.model} --output {output.scores} --record {resources.record}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

@@ -18,9 +18,11 @@ from qkgeom.audit.collected import models_of, runs_of
 from qkgeom.errors import UsageError
 from qkgeom.files import whole_file
 from qkgeom.provenance import OF_FOLDER, read_record
+from qkgeom.published_values import PUBLISHED_WAY
 from qkgeom.scratch import scratch_folder
 
 OF_MODEL = ("manifest.json", "scores.csv", "scores.provenance.json", "unscored.json")
+OF_MODEL += (PUBLISHED_WAY, "published_way.provenance.json")
 OF_RUN = ("done.json", "record.json", "losses.csv", OF_FOLDER)
 OF_RENDERED = (".csv", ".md", ".tex", ".json")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say

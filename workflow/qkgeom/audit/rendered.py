@@ -12,7 +12,9 @@ from qkgeom.audit.links import Digests, check_record
 from qkgeom.audit.options import Options
 from qkgeom.audit.tables import compare_tables, compare_texts
 from qkgeom.errors import QkgeomError
+from qkgeom.files import sha256_of
 from qkgeom.provenance import OF_FILE, Record
+from qkgeom.published_values import PUBLISHED, PUBLISHED_WAY, TRAJECTORIES
 from qkgeom.rendering import MANIFEST, TABLES, Inputs, beside, load
 from qkgeom.scratch import scratch_folder
 
@@ -39,7 +41,10 @@ def check_rendered(kind: str, name: str, preset: str, options: Options, digests:
     part, stem = Part(kind, name), options.results / preset / f"{kind}s" / name
     again = f"make it again: delete {beside(stem, 'csv')} and run snakemake"
     absent = dict.fromkeys(PICTURES if options.bundled else (), "not in a bundle")
-    record = check_record(part, beside(stem, "provenance.json"), digests, again, lambda file: absent.get(Path(file).suffix))
+    if options.bundled:
+        absent[TRAJECTORIES] = "not in a bundle"
+    path = beside(stem, "provenance.json")
+    record = check_record(part, path, digests, again, lambda file: absent.get(Path(file).suffix) or absent.get(Path(file).name))
     if record and not part.findings:  # what is made from other inputs differs, as it must
         try:
             _make_again(part, kind, name, stem, record, options, again)
@@ -53,6 +58,12 @@ def _make_again(part: Part, kind: str, name: str, stem: Path, record: Record, op
     if weightless := [folder for folder, _ in inputs.examples.values() if not any(folder.glob("*.safetensors"))]:
         names = ", ".join(folder.name for folder in weightless)
         part.unchecked.append(f"its numbers are not made again: the weights of {names} are not here")
+        return
+    if inputs.published_trajectories and not (inputs.published_trajectories / TRAJECTORIES).is_file():
+        part.unchecked.append(f"its numbers are not made again: {TRAJECTORIES} is not here")
+        return
+    if record.parameters.get("published", here := sha256_of(PUBLISHED)) != here:
+        part.unchecked.append("its numbers are not made again: it was made with another published.tsv than the one here")
         return
     if kind == "figure" and (options.sample is not None or options.bundled):
         module = load(figures.__name__, name, inputs)
@@ -85,7 +96,14 @@ def _inputs(record: Record, folder: Path) -> Inputs:
     given = {Path(name).stem: folder / name for name in record.inputs if Path(name).stem in TABLES}
     folders = {Path(name).parent.name: (folder / name).parent for name in record.inputs if name.endswith(f"/{MANIFEST}")}
     examples = record.parameters.get("examples", {})
-    return Inputs(**given, examples={role: (folders[each["model"]], each["layer"]) for role, each in examples.items()})
+    return Inputs(
+        **given,
+        examples={role: (folders[each["model"]], each["layer"]) for role, each in examples.items()},
+        published_way=[folder / name for name in record.inputs if Path(name).name == PUBLISHED_WAY],
+        published_trajectories=next(
+            ((folder / name).parent for name in record.inputs if Path(name).name == TRAJECTORIES), None
+        ),
+    )
 
 
 def strays(rendered: list[Path], preset: Path) -> Iterator[tuple[str, str]]:

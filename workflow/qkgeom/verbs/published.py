@@ -17,6 +17,7 @@ from qkgeom.checkpoint import heads_from
 from qkgeom.console import print_table, print_whole, set_up_logging, track
 from qkgeom.device import choose_device, take_free_gpus
 from qkgeom.errors import RECORDED
+from qkgeom.provenance import beside, code_of, write_record
 from qkgeom.published import score_published, way_of_artifact
 from qkgeom.published_values import DEFECTS, SCORES, read_published
 from qkgeom.scoring import Row, score_artifact, write_scores
@@ -48,11 +49,15 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     take_free_gpus(device)
-    choose_device(device)  # before anything is fetched
+    chosen = choose_device(device)  # before anything is fetched
     folder = artifacts.find(target)
     if output:
         be_sole_writer(output)
         write_scores(output, _published(folder, device, RECORDED[record]))
+        if output.resolve().parent == folder.resolve():
+            how = {"device": str(chosen), "threads": torch.get_num_threads()}
+            made = [folder / artifacts.MANIFEST], [output], code_of("published"), ("numpy", "torch")
+            write_record(beside(output), "published", *made, **how)
     elif (folder / artifacts.MANIFEST).is_file():
         _show(folder, device)
     else:
