@@ -4,6 +4,7 @@
 #   results/<preset>/corpora/tokenizer.json         tokenizer
 #   results/<preset>/corpora/<corpus>/corpus.json   corpus    (its tokens beside it)
 #   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
+#   results/runs/<model>/updates/done.json          updates   (weight updates against the theory, tables beside it)
 #   results/models/<model>/manifest.json            extract   (beside it weights, <snapshot>.safetensors, and of the hub's
 #                                                             models digests.json, checksums of earlier runs)
 #   results/models/<model>/scores.csv               score     (beside it norms.npz, with `structure: true`; unscored.json, if
@@ -30,6 +31,7 @@ configfile: "config.yaml"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/theory.smk"
 include: "workflow/rules/extract.smk"
 include: "workflow/rules/published.smk"
 include: "workflow/rules/render.smk"

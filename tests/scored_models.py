@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from measured_updates import write_updates
 from qkgeom import artifacts
 from qkgeom.artifacts import StoredTensor, tensor_name
 from qkgeom.rendering import Inputs
 from qkgeom.scoring import COLUMNS
 from qkgeom.snapshot_file import snapshot_file
-from trained_models import write_training
+from trained_models import all_runs, write_training
 
 SCORES = ("symmetry", "directionality", "directionality_excess")
 
@@ -116,4 +117,9 @@ def inputs_for(folder: Path, group: str, rows: list[dict] | None = None) -> Inpu
             "encoder": (write_artifact(folder / "enc-small", [random_layer(60)]), 0),
             "decoder": (write_artifact(folder / "dec-large", [random_layer(64), random_layer(72)]), 1),
         },
+        updates=[
+            write_updates(folder / "runs", run.model, run.role)
+            for run in all_runs()
+            if run.family == "custom" and run.init == "default" and run.corpus == "reference"
+        ],
     )

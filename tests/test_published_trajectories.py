@@ -13,8 +13,7 @@ from qkgeom.errors import UsageError
 from qkgeom.figures import dynamics, dynamics_descriptions, dynamics_large
 from qkgeom.figures._dynamics import PUBLISHED
 from qkgeom.figures._style import COLOURS, RC
-from qkgeom.published_trajectories import read_trajectories
-from qkgeom.published_values import TRAJECTORIES as FILE
+from qkgeom.published_trajectories import FILE, read_trajectories
 from scored_models import inputs_for
 
 AUTHORS = ROOT.parent / "shared/published"

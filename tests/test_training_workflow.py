@@ -188,7 +188,7 @@ def test_every_run_of_a_preset_has_a_plan(preset):
         assert (schedule.learning_rate, schedule.warmup, schedule.weight_decay) == (5e-5, 200, 0.01)
         assert set(range(0, 200_001, 1000)) <= set(schedule.snapshots)
     else:
-        assert {run.family for run in runs.values()} == set(families.names())
+        assert {run.family for run in runs.values()} == set(families.names()) - {"control"}  # of preset theory
         assert all(run.margin for run in runs.values() if run.family != "custom")
         assert {run.seed for run in runs.values() if run.corpus == "reference"} == {0, 1}
 

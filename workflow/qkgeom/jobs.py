@@ -14,11 +14,19 @@ from qkgeom.rendering import Spec
 from qkgeom.runs import Run
 from qkgeom.settings import Settings
 from qkgeom.sizing import is_small
+from qkgeom.training.plans import updates_of
 
 
 def training_jobs(runs: Mapping[str, Run], settings: Settings) -> list[list[str]]:
     """The runs in the table's order, so many in a job; whatever `only` says, so that a run's job is always the same."""
     names, size = list(runs), settings.training.get("runs_per_job", 1)
+    return [names[first : first + size] for first in range(0, len(names), size)]
+
+
+def measuring_jobs(runs: Mapping[str, Run], settings: Settings) -> list[list[str]]:
+    """The runs whose weight updates are measured, in the table's order, so many in a job; as `training_jobs`."""
+    names = [name for name, run in runs.items() if updates_of(run, settings.training)]
+    size = settings.training.get("updates", {}).get("runs_per_job", 1)
     return [names[first : first + size] for first in range(0, len(names), size)]
 
 
@@ -52,10 +60,13 @@ def read_published_way(models: Mapping[str, Model], settings: Settings) -> list[
     return [name for name, model in models.items() if model.layout in WAYS and chosen(name)]
 
 
-def drawn(spec: Spec, settings: Settings, models: Mapping[str, Model]) -> bool:
+def drawn(spec: Spec, settings: Settings, models: Mapping[str, Model], runs: Iterable[Run]) -> bool:
     """Whether a figure or table has something to show of these models."""
     examples = settings.examples and all(example.model in models for example in settings.examples.values())
     if ("examples" in spec.needs and not examples) or (spec.knob and not getattr(settings, spec.knob)):
+        return False
+    measured = (run for run in runs if updates_of(run, settings.training))
+    if "updates" in spec.needs and not any(model.model in models for run in measured for model in run.models(settings.preset)):
         return False
     if "published_way" in spec.needs and not read_published_way(models, settings):
         return False
@@ -77,13 +88,16 @@ def count_jobs(
     models = {model.model: model for model in [*published, *trained]}
     shared = shared_scoring_jobs(published, settings)
     n_training, corpora = len(training_jobs(runs, settings)), {run.corpus for run in runs.values()} - {""}
-    n_drawn = {rule: sum(drawn(spec, settings, models) for spec in each.values()) for rule, each in specs.items()}
+    n_drawn = {
+        rule: sum(drawn(spec, settings, models, runs.values()) for spec in each.values()) for rule, each in specs.items()
+    }
     return {
         "tokenizer": int(bool(corpora)),
         "corpus": len(corpora),
         "train": n_training,
         "extract": len(models),
         "score": len(published) - sum(map(len, shared)) + len(shared) + n_training,
+        "updates": len(measuring_jobs(runs, settings)),
         "published": len(read_published_way(models, settings)),
         **n_drawn,
         **dict.fromkeys(("collect", "check", "all"), 1),

@@ -4,6 +4,7 @@ The chain is source -> artifact -> scores -> collected tables -> numbers of figu
 the record of an extraction (`artifacts.py`); every other step writes one of these, after its outputs:
 
     results/runs/<run>/provenance.json                     train
+    results/runs/<run>/updates/provenance.json             updates
     results/models/<model>/scores.provenance.json          score
     results/models/<model>/published_way.provenance.json   published
     results/<preset>/collected/provenance.json             collect
@@ -31,11 +32,7 @@ from qkgeom.files import sha256_of, write_json
 
 SCHEMA = 1
 OF_FOLDER, OF_FILE = "provenance.json", ".provenance.json"  # of all that a step writes into a folder; of the files of one stem
-CODE = {  # the modules of a step's digest
-    "score": ("verbs.score", "containers.safetensors"),
-    "published": ("verbs.published", *(f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf"))),
-    "collect": ("verbs.collect",),
-}
+CODE = {"score": ("verbs.score", "containers.safetensors"), "collect": ("verbs.collect",)}  # the modules of a step's digest
 
 
 @dataclass(frozen=True)

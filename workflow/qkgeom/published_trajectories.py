@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkgeom.errors import UsageError
-from qkgeom.published_values import TRAJECTORIES
-from qkgeom.rendering import ROLES
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FILE = "training_trajectories.csv"
+OBJECTIVES = ("encoder", "decoder")  # in its column of this name: our roles
 FIX = "see docs/published.md for the format, or leave published_trajectories empty"
 COLUMNS = ("size", "objective", "dataset", "step", "layer", "symmetry", "directionality")
 
@@ -27,19 +27,19 @@ def require_file(folder: Path) -> Path:
     Raises:
         UsageError: there is none.
     """
-    if (folder / TRAJECTORIES).is_file():
-        return folder / TRAJECTORIES
+    if (folder / FILE).is_file():
+        return folder / FILE
     there = sorted(each.name for each in folder.iterdir())[:5] if folder.is_dir() else None
     found = "no such folder" if there is None else f"a folder with {', '.join(there) or 'nothing in it'}"
-    what = f"there is no {TRAJECTORIES} in the folder of published trajectories"
-    raise UsageError(what, where=f"{folder} (published_trajectories)", found=found, expected=TRAJECTORIES, fix=FIX)
+    what = f"there is no {FILE} in the folder of published trajectories"
+    raise UsageError(what, where=f"{folder} (published_trajectories)", found=found, expected=FILE, fix=FIX)
 
 
 def read_trajectories(folder: Path, corpus: str, depth: int) -> pd.DataFrame:
     """The published trajectories of one corpus and depth: role, step, layer, symmetry, directionality_excess.
 
     Args:
-        folder: that holds `TRAJECTORIES`.
+        folder: that holds `FILE`.
         corpus: of the paper.
         depth: number of layers.
 
@@ -62,8 +62,10 @@ def read_trajectories(folder: Path, corpus: str, depth: int) -> pd.DataFrame:
     if missing := [name for name in COLUMNS if name not in table]:
         what = f"published trajectories lack the columns {', '.join(missing)}"
         raise UsageError(what, where=path, found=", ".join(table), expected=", ".join(COLUMNS), fix=FIX)
-    if strange := set(table["objective"]) - set(ROLES):
-        raise UsageError("published trajectories have an unknown objective", where=path, found=strange, expected=ROLES, fix=FIX)
+    if strange := set(table["objective"]) - set(OBJECTIVES):
+        raise UsageError(
+            "published trajectories have an unknown objective", where=path, found=strange, expected=OBJECTIVES, fix=FIX
+        )
     scores = table[["symmetry", "directionality"]].apply(pd.to_numeric, errors="coerce")
     if len(wrong := table[~(scores.abs() <= 1).all(axis=1)]):
         found = f"line {wrong.index[0] + 2}: {wrong.iloc[0][['symmetry', 'directionality']].to_dict()}"

@@ -8,8 +8,6 @@ from qkgeom.errors import UsageError
 from qkgeom.rows import read_rows
 from qkgeom.schemas import schema
 
-PUBLISHED_WAY = "published_way.csv"  # in an artifact's folder: its scores, read as the paper's released code read it
-TRAJECTORIES = "training_trajectories.csv"  # in the user's folder of published trajectories
 PUBLISHED = Path(__file__).parents[1] / "published.tsv"
 SCORES = ("symmetry", "directionality_excess")  # those of the paper's figures and tables
 QUARTILES = ("median", "q1", "q3")

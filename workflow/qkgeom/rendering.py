@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from qkgeom.digests import code_digest
 from qkgeom.errors import QkgeomError, UsageError
-from qkgeom.files import sha256_of
-from qkgeom.provenance import OF_FOLDER, write_record
-from qkgeom.published_values import PUBLISHED, TRAJECTORIES
+from qkgeom.provenance import OF_FOLDER, named_from, write_record
+from qkgeom.published_trajectories import require_file
+from qkgeom.published_values import PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROLES = ("encoder", "decoder")  # trained bidirectionally, trained autoregressively
 TABLES = {"summary": "summary of scores", "scores": "table of scores", "losses": "table of losses", "runs": "table of runs"}
-FILES = ("published", "published_way", "published_trajectories")  # what it may be made from besides; see `Inputs`
+FILES = ("published", "published_way", "published_trajectories", "updates")  # what it may be made from besides; see `Inputs`
 SOURCES = (*TABLES, "examples", *FILES)  # what a figure or table may need
 TEXT = (
     "model",
@@ -48,8 +48,13 @@ TEXT = (
     "metric",
     "top_rows",
     "top_cols",
+    "quantity",
+    "basis",
+    "side",
+    "panel",
+    "text",
 )
-INTEGERS = ("layer", "step", "steps", "seed", "depth")  # and all that start with n_
+INTEGERS = ("layer", "token", "step", "until", "resample", "steps", "seed", "depth")  # and all that start with n_
 MANIFEST = "manifest.json"  # of an artifact; artifacts.py is not imported, since few figures depend on it
 HERE = Path(__file__).parent
 
@@ -92,6 +97,7 @@ class Inputs:
         published: published.tsv, what the paper gives.
         published_way: scores of models read as the paper's released code read them, one file per model.
         published_trajectories: the user's copy of the authors' training trajectories, see `qkgeom.published_trajectories`.
+        updates: folders of the runs whose weight updates were measured.
     """
 
     summary: Path | None = None
@@ -102,6 +108,7 @@ class Inputs:
     published: Path = PUBLISHED
     published_way: Sequence[Path] = ()
     published_trajectories: Path | None = None
+    updates: Sequence[Path] = ()
 
     def read(self, need: str, columns: Sequence[str]) -> pd.DataFrame:
         """Columns of one of the tables; an empty cell is a missing value.
@@ -125,6 +132,61 @@ class Inputs:
         if missing := [name for name in columns if name not in table]:
             raise QkgeomError(f"a {what} lacks columns", where=path, expected=", ".join(missing))
         return table[list(columns)]
+
+    def files(self, spec: Spec) -> dict[str, list[Path]]:
+        """The files that a figure or table is made from, by what `spec` calls them; `from_files` is the way back."""
+        given = {
+            **{name: [path] for name in (*TABLES, "published") if (path := getattr(self, name))},
+            "examples": [folder / MANIFEST for folder, _ in self.examples.values()],
+            "published_way": list(self.published_way),
+            "published_trajectories": [require_file(self.published_trajectories)] if self.published_trajectories else [],
+            "updates": [path for folder in self.updates for path in sorted((folder / "updates").glob("*.csv"))],
+        }
+        return {need: given[need] for need in (*spec.needs, *spec.uses) if given.get(need)}
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, Sequence[Path]], layers: Mapping[str, int]) -> Inputs:
+        """What `files` was given.
+
+        Args:
+            files: its answer.
+            layers: role -> layer of the examples, in their order.
+        """
+        folders = [path.parent for path in files.get("examples", ())]
+        return cls(
+            **{name: files[name][0] for name in (*TABLES, "published") if name in files},
+            examples={role: (folder, layer) for folder, (role, layer) in zip(folders, layers.items(), strict=True)},
+            published_way=files.get("published_way", ()),
+            published_trajectories=next((path.parent for path in files.get("published_trajectories", ())), None),
+            updates=list(dict.fromkeys(path.parents[1] for path in files.get("updates", ()))),
+        )
+
+    def measured(self, table: str, columns: Sequence[str]) -> pd.DataFrame:
+        """Columns of one of the tables of measured updates, those of all runs that have it, in the order given.
+
+        Args:
+            table: `updates`, `resamples`, `growth`, `tokens` or `terms` (`qkgeom.theory.one_run`).
+            columns: those wanted.
+
+        Raises:
+            QkgeomError: a table cannot be read or lacks a column.
+        """
+        import pandas as pd
+
+        kinds = {name: _kind(name) for name in columns}
+        parts = [pd.DataFrame(columns=list(columns)).astype(kinds)]
+        for path in (folder / "updates" / f"{table}.csv" for folder in self.updates):
+            if not path.exists():  # of a run that did not end well
+                continue
+            try:
+                part = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""], usecols=list(columns))
+            except (OSError, ValueError, TypeError) as error:
+                expected = ", ".join(columns)
+                fix = "measure it again with `updates`"
+                told = "a table of measured updates cannot be read"
+                raise QkgeomError(told, where=path, found=error, expected=expected, fix=fix) from error
+            parts.append(part[list(columns)])
+        return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
     def models(self, group: str, columns: Sequence[str]) -> pd.DataFrame:
         """The scored models of a group, each by its last snapshot; see `snapshots`."""
@@ -218,24 +280,17 @@ def write_provenance(kind: str, name: str, inputs: Inputs, stem: Path, endings: 
         packages: those that made it.
     """
     spec = specs(HERE / f"{kind}s")[name]
-    outputs = [beside(stem, ending) for ending in endings]
-    named = {each: getattr(inputs, each) for each in (*spec.needs, *spec.uses)}
-    tables = [path for each, path in named.items() if each in TABLES and path]
-    tables += [*named.get("published_way", ())]
-    if folder := named.get("published_trajectories"):
-        tables.append(folder / TRAJECTORIES)
-    # part of the code rather than of the results, so its digest is kept, and no path that leads out of them
-    published = {"published": sha256_of(inputs.published)} if "published" in named else {}
-    manifests = [folder / MANIFEST for folder, _ in inputs.examples.values()]
-    examples = {role: {"model": folder.name, "layer": layer} for role, (folder, layer) in inputs.examples.items()}
+    files = inputs.files(spec)
+    layers = {role: layer for role, (_, layer) in inputs.examples.items()} if "examples" in files else {}
+    roles = {need: [named_from(stem.parent, file) for file in given] for need, given in files.items()}
     write_record(
         beside(stem, OF_FOLDER),
         kind,
-        [*tables, *manifests],
-        outputs,
+        [file for given in files.values() for file in given],
+        [beside(stem, ending) for ending in endings],
         code_of(kind, name, spec),
         packages,
-        parameters={kind: name, "examples": examples, **published},
+        parameters={kind: name, "inputs": roles, "layers": layers},
     )
 
 

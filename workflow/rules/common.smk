@@ -14,7 +14,7 @@ from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
-from qkgeom.jobs import drawn, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
+from qkgeom.jobs import drawn, measuring_jobs, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
 from qkgeom.published import WAYS
@@ -29,7 +29,7 @@ from qkgeom.sole_writer import begin_invocation, refuse_if_orphan
 from qkgeom.sources import source_module, split_uri
 from qkgeom.training import corpora
 from qkgeom.training import sizing as training_sizing
-from qkgeom.training.plans import plan_runs
+from qkgeom.training.plans import plan_runs, updates_of
 
 prepare_jobs(WORKFLOW)
 try:
@@ -70,7 +70,9 @@ GPU = min(GPUS, 1)  # resource `gpu` of a job that uses one where there is one
 RUN_GPUS = GPU * SETTINGS.gpus_per_run
 RUN_NODES = SETTINGS.nodes_per_run if GPU else 1
 workflow.global_resources.setdefault("hub_slots", SETTINGS.hub_slots)
-if workflow.global_resources["_nodes"].value is None and not workflow.remote_exec:  # jobs run here, and not on a cluster's nodes
+if (
+    workflow.global_resources["_nodes"].value is None and not workflow.remote_exec
+):  # jobs run here, and not on a cluster's nodes
     workflow.global_resources.setdefault("gpu", GPUS)
     if RUN_GPUS > GPUS or RUN_NODES > 1:
         raise WorkflowError(
@@ -217,6 +219,13 @@ def published_downloads(wildcards):
     return int(from_source or score_downloads([wildcards.model]))
 
 
+def published_code(wildcards):
+    """Digest of the code that reads and scores this model; the source's where it is read again."""
+    source = source_module(ALL_MODELS[wildcards.model].uri).removeprefix("qkgeom.")
+    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
+    return code_digest("verbs.published", source, *containers)
+
+
 def score_columns():
     """What `score` computes besides the scores of whole layers."""
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
@@ -262,6 +271,16 @@ def trained_runs():
     return list(dict.fromkeys(run_of(name) for name in MODELS if name in TRAINED))
 
 
+def measured_runs():
+    """The runs of this run's models whose updates are measured."""
+    return [name for name in trained_runs() if updates_of(RUNS[name], SETTINGS.training)]
+
+
+def updates_code(names):
+    """Digest of the code that measures these runs: of their own families, not the others'."""
+    return code_digest("verbs.updates", *sorted(f"training.families.{RUNS[name].family}" for name in names))
+
+
 def collect_runs():
     return [word for name in trained_runs() for word in ("--run", f"results/runs/{name}")]
 
@@ -274,6 +293,8 @@ def collect_rows(wildcards):
 def render_inputs(spec):
     """The files a figure or table needs or uses, by name."""
     inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in (*spec.needs, *spec.uses)}
+    if "updates" in (*spec.needs, *spec.uses):
+        inputs["updates"] = expand("results/runs/{run}/updates/done.json", run=measured_runs())
     if "examples" in (*spec.needs, *spec.uses):
         inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in EXAMPLES.values()]
     if "published" in (*spec.needs, *spec.uses):
@@ -291,6 +312,8 @@ def render_arguments(spec):
     words += [word for path in inputs.get("published_way", ()) for word in ("--published-way", path)]
     if "published_trajectories" in inputs:
         words += ["--published-trajectories", SETTINGS.published_trajectories]
+    if "updates" in inputs:
+        words += [word for name in measured_runs() for word in ("--updates", f"results/runs/{name}")]
     if "examples" in (*spec.needs, *spec.uses):
         for role, example in EXAMPLES.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]
@@ -298,11 +321,11 @@ def render_arguments(spec):
 
 
 def figure_targets():
-    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec, SETTINGS, MODELS)]
+    return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec, SETTINGS, MODELS, RUNS.values())]
 
 
 def table_targets():
-    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec, SETTINGS, MODELS)]
+    return [f"{OUT}/tables/{name}.csv" for name, spec in TABLES.items() if drawn(spec, SETTINGS, MODELS, RUNS.values())]
 
 
 def rendered_arguments():

@@ -6,8 +6,7 @@ rule published:
     input:
         "results/models/{model}/manifest.json",
     output:
-        scores="results/models/{model}/published_way.csv",
-        record="results/models/{model}/published_way.provenance.json",
+        multiext("results/models/{model}/published_way", ".csv", ".provenance.json"),
     log:
         f"{OUT}/logs/published/{{model}}.log",
     benchmark:
@@ -26,7 +25,7 @@ rule published:
         record=recorded_faults,
         hub_slots=published_downloads,
     params:
-        code=code_of("published"),
+        code=published_code,
     shell:
-        "python -m qkgeom published results/models/{wildcards.model} --output {output.scores} --record {resources.record}"
+        "python -m qkgeom published results/models/{wildcards.model} --output {output[0]} --record {resources.record}"
         " --device {resources.device} --threads {threads} > {log} 2>&1"

@@ -85,6 +85,6 @@ for number, runs_of_job in enumerate(TRAINING):
             plans=train_plans(runs_of_job),
             code=train_code(runs_of_job),
         shell:
-            "trap : TERM; "  # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved
+            "trap : TERM; "
             "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads}"
-            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"
+            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"  # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved

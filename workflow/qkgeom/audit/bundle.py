@@ -15,14 +15,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 
 from qkgeom.audit.collected import models_of, runs_of
+from qkgeom.audit.run import UPDATES
 from qkgeom.errors import UsageError
 from qkgeom.files import whole_file
 from qkgeom.provenance import OF_FOLDER, read_record
-from qkgeom.published_values import PUBLISHED_WAY
 from qkgeom.scratch import scratch_folder
 
-OF_MODEL = ("manifest.json", "scores.csv", "scores.provenance.json", "unscored.json")
-OF_MODEL += (PUBLISHED_WAY, "published_way.provenance.json")
+OF_MODEL = (
+    "manifest.json",
+    "scores.csv",
+    "scores.provenance.json",
+    "unscored.json",
+    "published_way.csv",
+    "published_way.provenance.json",
+)
 OF_RUN = ("done.json", "record.json", "losses.csv", OF_FOLDER)
 OF_RENDERED = (".csv", ".md", ".tex", ".json")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
@@ -74,6 +80,7 @@ def _files(preset: Path) -> list[Path]:
     record, results = read_record(preset / "collected" / OF_FOLDER), preset.parent
     files = [results / "models" / model / name for model in models_of(record) for name in OF_MODEL]
     files += [results / "runs" / run / name for run in runs_of(record) for name in OF_RUN]
+    files += [file for run in runs_of(record) for file in (results / "runs" / run / UPDATES).glob("[!.]*")]
     files += [*(preset / "collected").glob("[!.]*"), preset / "check.txt"]
     for kind in ("figures", "tables"):
         files += [file for file in (preset / kind).glob("[!.]*") if file.suffix in OF_RENDERED]

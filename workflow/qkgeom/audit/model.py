@@ -14,9 +14,9 @@ from qkgeom.audit.options import Options
 from qkgeom.audit.rows import Key, Row, compare_layer, read_rows
 from qkgeom.errors import QkgeomError
 from qkgeom.provenance import beside
-from qkgeom.published_values import PUBLISHED_WAY
 
 CHUNK = 2**24
+PUBLISHED_WAY = "published_way.csv"  # of models that the paper's code read differently
 EXTRACT, SCORE = "delete {} and run snakemake: the model is extracted again", "delete {} and run snakemake: it is scored again"
 ORIENTATION = "q = x W_q; [d_model, head, d_head]"
 STATED = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # the manifest's word -> the file's
@@ -40,9 +40,8 @@ def check_model(name: str, options: Options, digests: Digests, uri: str | None =
     record = check_record(part, beside(scores), digests, again, lambda file: _in_bundle(file, options))
     if record and record.parameters.get("precision") not in ("auto", "float64"):
         part.found(beside(scores), "parameters, precision", record.parameters.get("precision"), "auto or float64", again)
-    way = folder / PUBLISHED_WAY
-    if way.exists():
-        check_record(part, beside(way), digests, f"delete {way} and run snakemake: it is made again")
+    if (way := folder / PUBLISHED_WAY).exists():
+        check_record(part, beside(way), digests, f"delete {way} and run snakemake: the model is read again")
     try:
         manifest = read_manifest(folder)
     except QkgeomError as error:

@@ -12,10 +12,8 @@ from qkgeom.audit.links import Digests, check_record
 from qkgeom.audit.options import Options
 from qkgeom.audit.tables import compare_tables, compare_texts
 from qkgeom.errors import QkgeomError
-from qkgeom.files import sha256_of
 from qkgeom.provenance import OF_FILE, Record
-from qkgeom.published_values import PUBLISHED, PUBLISHED_WAY, TRAJECTORIES
-from qkgeom.rendering import MANIFEST, TABLES, Inputs, beside, load
+from qkgeom.rendering import Inputs, beside, load
 from qkgeom.scratch import scratch_folder
 
 KINDS: dict[str, ModuleType] = {"figure": figures, "table": tables}
@@ -40,11 +38,12 @@ def check_rendered(kind: str, name: str, preset: str, options: Options, digests:
     """
     part, stem = Part(kind, name), options.results / preset / f"{kind}s" / name
     again = f"make it again: delete {beside(stem, 'csv')} and run snakemake"
-    absent = dict.fromkeys(PICTURES if options.bundled else (), "not in a bundle")
-    if options.bundled:
-        absent[TRAJECTORIES] = "not in a bundle"
-    path = beside(stem, "provenance.json")
-    record = check_record(part, path, digests, again, lambda file: absent.get(Path(file).suffix) or absent.get(Path(file).name))
+
+    def absent(file: str) -> str | None:  # what lies outside the results folder is the repository's, or the user's own
+        left_out = Path(file).suffix in PICTURES or not _within(stem.parent / file, options.results)
+        return "not in a bundle" if options.bundled and left_out else None
+
+    record = check_record(part, beside(stem, "provenance.json"), digests, again, absent)
     if record and not part.findings:  # what is made from other inputs differs, as it must
         try:
             _make_again(part, kind, name, stem, record, options, again)
@@ -59,11 +58,8 @@ def _make_again(part: Part, kind: str, name: str, stem: Path, record: Record, op
         names = ", ".join(folder.name for folder in weightless)
         part.unchecked.append(f"its numbers are not made again: the weights of {names} are not here")
         return
-    if inputs.published_trajectories and not (inputs.published_trajectories / TRAJECTORIES).is_file():
-        part.unchecked.append(f"its numbers are not made again: {TRAJECTORIES} is not here")
-        return
-    if record.parameters.get("published", here := sha256_of(PUBLISHED)) != here:
-        part.unchecked.append("its numbers are not made again: it was made with another published.tsv than the one here")
+    if missing := [name for name in record.inputs if not (stem.parent / name).exists()]:
+        part.unchecked.append(f"its numbers are not made again: {', '.join(missing)} is not here")
         return
     if kind == "figure" and (options.sample is not None or options.bundled):
         module = load(figures.__name__, name, inputs)
@@ -91,19 +87,14 @@ def _compare_pictures(part: Part, path: Path, made: Path, record: Record, again:
         part.found(path, "", "another picture", "the one that its numbers give", again)
 
 
+def _within(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 def _inputs(record: Record, folder: Path) -> Inputs:
     """What a figure or table was made from, as its record says."""
-    given = {Path(name).stem: folder / name for name in record.inputs if Path(name).stem in TABLES}
-    folders = {Path(name).parent.name: (folder / name).parent for name in record.inputs if name.endswith(f"/{MANIFEST}")}
-    examples = record.parameters.get("examples", {})
-    return Inputs(
-        **given,
-        examples={role: (folders[each["model"]], each["layer"]) for role, each in examples.items()},
-        published_way=[folder / name for name in record.inputs if Path(name).name == PUBLISHED_WAY],
-        published_trajectories=next(
-            ((folder / name).parent for name in record.inputs if Path(name).name == TRAJECTORIES), None
-        ),
-    )
+    files = {need: [folder / name for name in names] for need, names in record.parameters["inputs"].items()}
+    return Inputs.from_files(files, record.parameters["layers"])
 
 
 def strays(rendered: list[Path], preset: Path) -> Iterator[tuple[str, str]]:

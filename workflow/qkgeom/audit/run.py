@@ -11,6 +11,7 @@ from qkgeom.audit.model import sha256_of_range
 from qkgeom.audit.options import Options
 from qkgeom.provenance import OF_FOLDER
 
+UPDATES = "updates"  # folder in a run's, where its weight updates were measured
 AGAIN = "delete the run's folder {} and run snakemake: it is trained again"
 
 
@@ -24,6 +25,9 @@ def check_run(name: str, options: Options, digests: Digests) -> Part:
         return "not in a bundle" if options.bundled and file.startswith("snapshots/") else None
 
     record = check_record(part, folder / OF_FOLDER, digests, AGAIN.format(folder), absent)
+    if (updates := folder / UPDATES).is_dir():
+        again = f"delete {updates} and run snakemake: they are measured again"
+        check_record(part, updates / OF_FOLDER, digests, again, absent)
     if options.bundled:
         part.unchecked = ["its checkpoints are not part of a bundle"]
     if record and record.outputs.get("done.json") is None:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from qkgeom.rendering import Inputs
+from qkgeom.tables import _predictions
 from qkgeom.tables._evidence import AGAINST, FOR, NEITHER
 from qkgeom.tables._initialisations import NO_PARTNER, compared
 from qkgeom.trajectories import SCORES, UNIT, custom_runs, layer_scores, over_layers, pairs
@@ -47,7 +48,10 @@ def evidence(inputs: Inputs) -> pd.DataFrame:
         "columns_emerge": _weigh(decoders, first[first["role"] == "decoder"], EXCESS, -1, negative=True),
         "symmetric_init": _initialisations(inputs),
     }
-    table = pd.concat([part.assign(claim=claim) for claim, part in parts.items()], ignore_index=True)
+    tables = [part.assign(claim=claim) for claim, part in parts.items()]
+    if inputs.updates:
+        tables.append(_predictions.evidence(inputs))
+    table = pd.concat(tables, ignore_index=True)
     verdicts = inputs.verdicts()
     untrained = [table[f"model_{name}"].map(verdicts) == UNTRAINED for name in NAMES]
     return table.assign(untrained=untrained[0] | untrained[1])[COLUMNS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 MISSING = "--"
-LEFT = ("Role", "Model", "Corpus", "Claim", "Verdict", "Defect")  # columns of words; all others are set to the right
+LEFT = ("Role", "Model", "Corpus", "Claim", "Verdict", "Defect", "Token")  # columns of words; all others are set to the right
 LONG = 40  # rows; a longer table must be able to break over pages
 _SPECIAL = {ord(character): f"\\{character}" for character in "&%$#_{}"}
 

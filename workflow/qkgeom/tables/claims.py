@@ -7,6 +7,7 @@ import pandas as pd
 from qkgeom.rendering import Inputs
 from qkgeom.tables._claims import CLAIMS, evidence
 from qkgeom.tables._evidence import summary
+from qkgeom.tables._predictions import titles
 from qkgeom.untrained import MARK
 
 PAPER = "claims of the abstract"
@@ -23,10 +24,13 @@ CAPTION = (
     "against. Supported here: all pairs are for the claim or, where tested, most are and p is below 0.05; not supported "
     "here: fewer than half are for it; mixed: all else. † and numbers: in so many of these pairs the last scores of a run "
     "cannot be told from those of random weights, so that the verdict may rest on chance. Every pair is in the csv. How far "
-    "each model has learned is in training_runs: where it does not beat the trivial baseline, little speaks for or against."
+    "each model has learned is in training_runs: where it does not beat the trivial baseline, little speaks for or against. "
+    "The claims after these five are the theory's predictions of weight updates, written down before any was drawn; their "
+    "effects are in docs/theory.md, and those that need the controls are in preset theory."
 )
-GROUP = "training"
+GROUP = "training, controls"
 NEEDS = ("summary", "scores", "losses", "runs")
+USES = ("updates",)
 
 
 def table(inputs: Inputs) -> pd.DataFrame:
@@ -35,8 +39,9 @@ def table(inputs: Inputs) -> pd.DataFrame:
 
 
 def printed(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per claim: number of pairs, effects, test, verdict."""
-    rows = [_row(title, summary(table[table["claim"] == claim])) for claim, title in CLAIMS.items()]
+    """One row per claim, and per prediction that these runs speak of: number of pairs, effects, test, verdict."""
+    spoken_of = {claim: title for claim, title in titles().items() if (table["claim"] == claim).any()}
+    rows = [_row(title, summary(table[table["claim"] == claim])) for claim, title in (CLAIMS | spoken_of).items()]
     return pd.DataFrame({column: [row[column] for row in rows] for column in rows[0]})
 
 

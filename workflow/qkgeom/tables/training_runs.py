@@ -15,7 +15,7 @@ CAPTION = (
     "runs.tsv; runs without a margin are not judged. "
     "† marks runs whose last scores cannot be told from those of random weights."
 )
-GROUP = "training"
+GROUP = "training, controls"
 NEEDS = ("summary", "runs")
 COLUMNS = ["run", "seed", "family", "objective", "corpus", "depth", "steps", "status"]
 MEASURED = ["metric", "value", "baseline", "gain", "margin"]

@@ -187,7 +187,7 @@ def train(
         folder: of the run.
         schedule: how long, how fast, what to keep.
         seed: of everything random that is not in `data`.
-        keep: which tensors, by name, a snapshot other than the last holds.
+        keep: which tensors, by name, a snapshot that need not be whole holds.
         definition: all that the result depends on, as JSON, for the run's record; a state left under another one is
             not used.
 
@@ -201,9 +201,9 @@ def train(
     heldout = data.heldout_batches(schedule.batch, schedule.heldout_batches)
 
     def snapshot(step: int) -> float | None:
-        last = step == schedule.steps
+        whole = step in (*schedule.whole, schedule.steps)
         if ranks.is_first():
-            write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if last else keep)
+            write_checkpoint(snapshot_folder(folder, step), model, (lambda _: True) if whole else keep)
         return mean_loss(model, heldout)
 
     with StopRequest() as stop, Progress(folder.name) as progress:

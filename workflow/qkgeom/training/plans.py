@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
 
 from qkgeom.errors import UsageError
-from qkgeom.runs import Run
+from qkgeom.runs import Run, read_runs
 from qkgeom.schemas import require_valid
+from qkgeom.settings import read_preset
 from qkgeom.training import families
 from qkgeom.training.families.base import Family, Recipe
 from qkgeom.training.schedule import Schedule, listed_steps
@@ -46,6 +49,13 @@ def plan_runs(runs: Iterable[Run], training: Mapping[str, object], device: str) 
     return {run.name: plan_run(run, training, device) for run in runs}
 
 
+def updates_of(run: Run, training: Mapping[str, object]) -> Mapping[str, object] | None:
+    """What the preset says of the measurement of updates (`training: updates`), if it names this run."""
+    updates = training.get("updates")
+    named = updates and any(fnmatch(f"{run.run}.s{run.seed}", pattern) for pattern in updates["runs"])
+    return updates if named else None
+
+
 def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
     """The plan of one run.
 
@@ -70,5 +80,34 @@ def plan_run(run: Run, training: Mapping[str, object], device: str) -> Plan:
     except UsageError as error:
         raise UsageError(f"a run cannot be made: {error}", where=f"runs.tsv ({run.run}) and the preset's training") from error
     snapshots = listed_steps(settings.pop("snapshots", [0, settings["steps"]]))
-    schedule = Schedule(**settings, snapshots=snapshots, device=device)
+    updates = updates_of(run, training)
+    whole = listed_steps(updates["steps"]) if updates else ()
+    schedule = Schedule(**settings, snapshots=snapshots, device=device, whole=whole)
     return Plan(family, recipe, schedule, run.corpus, run.margin if training["require_margins"] else None)
+
+
+def plans_of(names: list[str], table: Path, presets: Path, device: str) -> dict[str, Plan]:
+    """The plans of some runs of one preset by name, all made before the first is used.
+
+    Args:
+        names: of runs, `<preset>.<run>.s<seed>`.
+        table: of training runs.
+        presets: folder of the presets.
+        device: `cpu`, or `cuda`.
+
+    Raises:
+        UsageError: there is no such run or preset, or a run has no plan.
+    """
+    preset = names[0].partition(".")[0]
+    rows = read_runs(preset, table, presets)
+    if unknown := [name for name in names if name not in rows]:
+        raise UsageError(
+            f"there is no such run: {', '.join(unknown)}",
+            where=table,
+            expected=", ".join(rows) or f"rows of preset {preset}",
+            fix="name runs of one preset, as <preset>.<run>.s<seed>",
+        )
+    training = read_preset(preset, presets).get("training")
+    if training is None:
+        raise UsageError("a preset says nothing of training", where=presets / f"{preset}.yaml", expected="a key `training`")
+    return plan_runs([rows[name] for name in names], training, device)

@@ -26,6 +26,7 @@ class Schedule:
         snapshots: steps after which a native checkpoint is kept and the held-out loss taken: 0 for the start, rising to
             the last step.
         device: `cpu`, or `cuda`.
+        whole: snapshots that hold every weight, as the last one always does, and not queries and keys alone.
 
     Raises:
         UsageError: the snapshots are not of this run.
@@ -42,6 +43,7 @@ class Schedule:
     heldout_batches: int
     snapshots: tuple[int, ...]
     device: str
+    whole: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         kept = self.snapshots
@@ -51,6 +53,13 @@ class Schedule:
                 found=",".join(map(str, kept)) or "none",
                 expected=f"rising steps, 0 first and {self.steps} last",
                 fix="mend `snapshots` or `steps` in the preset",
+            )
+        if strangers := set(self.whole) - set(kept):
+            raise UsageError(
+                "a run measures updates at steps without a snapshot",
+                found=", ".join(map(str, sorted(strangers))),
+                expected=f"steps out of {','.join(map(str, kept))}",
+                fix="mend `updates: steps` or `snapshots` in the preset",
             )
 
     def share(self, processes: int) -> tuple[int, int]:

@@ -16,8 +16,9 @@ from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import print_table, print_whole, set_up_logging, track
 from qkgeom.device import choose_device, take_free_gpus
+from qkgeom.digests import code_digest
 from qkgeom.errors import RECORDED
-from qkgeom.provenance import beside, code_of, write_record
+from qkgeom.provenance import beside, write_record
 from qkgeom.published import score_published, way_of_artifact
 from qkgeom.published_values import DEFECTS, SCORES, read_published
 from qkgeom.scoring import Row, score_artifact, write_scores
@@ -54,10 +55,16 @@ def command(
     if output:
         be_sole_writer(output)
         write_scores(output, _published(folder, device, RECORDED[record]))
-        if output.resolve().parent == folder.resolve():
-            how = {"device": str(chosen), "threads": torch.get_num_threads()}
-            made = [folder / artifacts.MANIFEST], [output], code_of("published"), ("numpy", "torch")
-            write_record(beside(output), "published", *made, **how)
+        write_record(
+            beside(output),
+            "published",
+            [folder / artifacts.MANIFEST],
+            [output],
+            code_digest("verbs.published"),
+            ("numpy", "torch"),
+            device=str(chosen),
+            threads=torch.get_num_threads(),
+        )
     elif (folder / artifacts.MANIFEST).is_file():
         _show(folder, device)
     else:

@@ -21,6 +21,7 @@ def command(
     scores: Annotated[Path | None, Option(help="scores.csv, one row per layer")] = None,
     losses: Annotated[Path | None, Option(help="losses.csv, the loss curves of training runs")] = None,
     runs: Annotated[Path | None, Option(help="runs.csv, one row per training run")] = None,
+    updates: Annotated[list[Path] | None, Option(help="folder of a run with measured updates; may repeat")] = None,
     example: Annotated[list[str] | None, Option(metavar="ROLE=FOLDER:LAYER", help="a layer of an artifact; may repeat")] = None,
     published: Annotated[Path, Option(help="published.tsv, what the paper gives")] = PUBLISHED,
     published_way: Annotated[
@@ -31,4 +32,5 @@ def command(
     set_up_logging()
     be_sole_writer(output)
     examples, ways = parse_examples(example or []), published_way or ()
-    render(name, Inputs(summary, scores, examples, losses, runs, published, ways), output)
+    inputs = Inputs(summary, scores, examples, losses, runs, published, ways, None, updates or ())
+    render(name, inputs, output)

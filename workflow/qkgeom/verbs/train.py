@@ -12,14 +12,14 @@ from typer import Argument, Option
 from qkgeom.console import set_up_logging
 from qkgeom.errors import ModelFault, UsageError
 from qkgeom.files import write_json
-from qkgeom.runs import RUNS, read_runs
-from qkgeom.settings import PRESETS, read_preset
+from qkgeom.runs import RUNS
+from qkgeom.settings import PRESETS
 from qkgeom.sole_writer import be_sole_writer
 from qkgeom.training import ranks
 from qkgeom.training.launching import launch
 from qkgeom.training.losses import write_losses
 from qkgeom.training.one_run import train_run
-from qkgeom.training.plans import Plan, plan_runs
+from qkgeom.training.plans import Plan, plans_of
 from qkgeom.training.run_record import write_provenance
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def command(
         raise UsageError("the processes cannot be spread over the nodes", found=found, expected="a multiple")
     here = ranks.count_here()  # 1 in what starts the others
     chosen = _device(device, threads and max(1, threads // here), processes // nodes)
-    plans = _plans(runs, table, presets, chosen)
+    plans = plans_of(runs, table, presets, chosen)
     for plan in plans.values():
         plan.schedule.share(processes)
     if corpora is None and (readers := [run for run, plan in plans.items() if plan.corpus]):
@@ -71,23 +71,6 @@ def _train(plan: Plan, corpora: Path | None, folder: Path) -> Mapping[str, objec
             write_losses(folder, [])
         nothing = {"steps": 0, "heldout_loss": None, "n_params": None, "snapshots": []}
         return {"status": "failed", "reason": str(fault), **nothing}
-
-
-def _plans(names: list[str], table: Path, presets: Path, device: str) -> dict[str, Plan]:
-    """The plans by name of the run, all made before the first is trained."""
-    preset = names[0].partition(".")[0]
-    rows = read_runs(preset, table, presets)
-    if unknown := [name for name in names if name not in rows]:
-        raise UsageError(
-            f"there is no such run: {', '.join(unknown)}",
-            where=table,
-            expected=", ".join(rows) or f"rows of preset {preset}",
-            fix="name runs of one preset, as <preset>.<run>.s<seed>",
-        )
-    training = read_preset(preset, presets).get("training")
-    if training is None:
-        raise UsageError("a preset says nothing of training", where=presets / f"{preset}.yaml", expected="a key `training`")
-    return plan_runs([rows[name] for name in names], training, device)
 
 
 def _device(name: str, threads: int | None, gpus: int) -> str:
