@@ -39,8 +39,8 @@ START = 6.0  # seconds in which a job's process starts
 SCORING = 2e-3  # seconds of a row of scores besides its operations
 SHORTEST, SLACK = 15, 2  # a job may take so many minutes, and so many times as long as is expected
 RATES = (
-    f"scoring at {FLOPS / 1e9:.0f} GFLOP/s of a CPU core and {GPU_FLOPS / 1e12:.0f} TFLOP/s of a GPU in float64, and downloads at "
-    f"{NETWORK / 1e6:.0f} MB/s, all nominal"
+    f"scoring at {FLOPS / 1e9:.0f} GFLOP/s of a CPU core and {GPU_FLOPS / 1e12:.0f} TFLOP/s of a GPU in float64, and "
+    f"downloads at {NETWORK / 1e6:.0f} MB/s, all nominal"
 )
 
 
