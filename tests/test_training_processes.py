@@ -19,9 +19,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.errors import UsageError
+from qkgeom.extraction import FINAL
 from qkgeom.training import families, ranks
 from qkgeom.training.digits import MaskedDigits
 from qkgeom.training.losses import mean_loss
@@ -67,7 +67,7 @@ def query_and_key(run: Path, folder: Path) -> dict[str, np.ndarray]:
     """The query and key weights of the last snapshot, as the pipeline extracts them."""
     manifest = acquire(f"file:{last_checkpoint(run).parent}", folder, "a")
     assert manifest["status"] == "ok"
-    return load_file(folder / f"{artifacts.FINAL}.safetensors")
+    return load_file(folder / f"{FINAL}.safetensors")
 
 
 def assert_weights_close(run: Path, other: Path, folder: Path) -> None:
