@@ -67,6 +67,7 @@ rule tables:
 
 onstart:
     begin_invocation()
+    bring_into_the_present(Path("results"))
 
 
 onsuccess:

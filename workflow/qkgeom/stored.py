@@ -10,7 +10,7 @@ from pathlib import Path
 from qkgeom import artifacts, unscored
 from qkgeom.console import track
 from qkgeom.dropping import drop
-from qkgeom.errors import ModelFault, QkgeomError, TransientFault
+from qkgeom.errors import DiskFault, ModelFault, QkgeomError, TransientFault
 from qkgeom.scoring import Row, write_scores
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ def score_stored(folder: Path, scored: Callable[..., list[Row]], recorded: Fault
         return []
     try:
         rows = scored(folder, progress=partial(track, label=f"score {model}"))
+    except DiskFault:
+        raise
     except recorded as fault:
         unscored.record(folder, str(fault))
         logger.error("%s cannot be scored, and the run goes on without it: %s", model, fault)

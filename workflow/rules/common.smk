@@ -13,6 +13,7 @@ from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
+from qkgeom.future import bring_into_the_present
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
 from qkgeom.registry import read_models, select

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_model
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -60,7 +61,11 @@ class _Indices:
 
 
 class _Trainer(Trainer):
-    """A Trainer whose checkpoints are sealed, and hold the losses since the last point of the curve."""
+    """A Trainer whose checkpoints are sealed, and hold the losses since the last point of the curve.
+
+    The newest are kept by their steps: the Trainer itself goes by time, and where the clock has jumped back since the last
+    one it would remove the one that it has just written.
+    """
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -68,6 +73,7 @@ class _Trainer(Trainer):
             super()._save_checkpoint(model, trial)
         write_json(checkpoint / UNLOGGED, {"sum": self._tr_loss.item(), "since": self._globalstep_last_logged})
         seal_state(checkpoint)
+        rotate_checkpoints(str(checkpoint.parent), STATES_KEPT)
 
     def _save(self, output_dir: str, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
         """Saves the weights under the names by which they are loaded; `save_pretrained` gives some models (BEiT) others."""
@@ -152,7 +158,7 @@ def train(
         TransientFault: it was told to stop (SIGTERM, Ctrl-C) and its state is saved, or the disk refuses a write.
     """
     disable_progress_bar()  # of saving; we have our own
-    set_verbosity_error()  # the Trainer warns of states saved in the same second
+    set_verbosity_error()
     resume = state_to_go_on_from(folder, definition, schedule.snapshots)
 
     heldout = data.heldout_batches(schedule.batch, schedule.heldout_batches)
@@ -211,7 +217,6 @@ def _arguments(state: Path, schedule: Schedule, seed: int) -> TrainingArguments:
         logging_steps=schedule.log_every,
         logging_nan_inf_filter=False,
         save_steps=schedule.save_every,
-        save_total_limit=STATES_KEPT,
         train_sampling_strategy="sequential",
         remove_unused_columns=False,
         report_to=[],
