@@ -1,5 +1,6 @@
 """A pipeline that is killed while it runs, and the rerun that the README tells."""
 
+import logging
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import psutil
 
 from project import Project
 
+logger = logging.getLogger(__name__)
 # verbs of a stage, and for how many seconds one of its jobs works, about
 STAGES = {
     "extract": (("extract",), 0.6),
@@ -50,7 +52,7 @@ class KilledPipeline:
             while plan and head.poll() is None:
                 if self._strike(head, *plan[0]):
                     plan.pop(0)
-            head.wait(300)
+            head.wait(900)
             self.output += head.said()
             self.endings[head.returncode] += 1
             if head.returncode == 0:
@@ -90,6 +92,7 @@ class KilledPipeline:
                 self.end()
             head.wait()
         self.kills[what, stage] += 1
+        logger.info("kill %d of this run: %s while %s works", self.kills.total(), what, stage)
         return True
 
 

@@ -23,7 +23,8 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], re
     """Scores artifacts in place; one that cannot be scored stops no other. For the arguments see `score_stored`.
 
     Raises:
-        TransientFault: names those that could not be scored.
+        QkgeomError: the fault of the only one.
+        TransientFault: names those of several that could not be scored.
     """
     faults = []
     for folder in folders:
@@ -32,6 +33,8 @@ def score_in_place(folders: Sequence[Path], scored: Callable[..., list[Row]], re
             if not keep_weights:
                 drop(folder, artifacts.read_manifest(folder))
         except QkgeomError as fault:
+            if len(folders) == 1:
+                raise
             logger.error("%s: %s", folder, fault)
             faults.append((folder, fault))
     if faults:
