@@ -77,6 +77,7 @@ rule tables:
 
 onstart:
     begin_invocation()
+    bring_into_the_present(Path("results"))
 
 
 onsuccess:

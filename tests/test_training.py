@@ -346,6 +346,21 @@ def test_kills_leave_no_trace(corpus, undisturbed, tmp_path):
 
 
 @pytest.mark.kill
+def test_states_from_the_future_do_not_replace_later_ones(corpus, undisturbed, tmp_path):
+    """The clock is put back while a run is down: by time, the states that it writes next are the oldest."""
+    run = tmp_path / RUN
+    for step in (8, 17):
+        command = Command(arguments(corpus, run), tmp_path)
+        interrupt(command, lambda step=step: last_snapshot(run) >= step, signal.SIGKILL)
+        assert command.end()[0] == -signal.SIGKILL
+        for checkpoint in run.glob("state/checkpoint-*"):
+            os.utime(checkpoint, (time.time() + 86400,) * 2)
+    code, errors = Command(arguments(corpus, run), tmp_path).end()
+    assert code == 0 and int(re.search(r"going on from step (\d+)", errors)[1]) >= 15
+    assert_same(run, undisturbed)
+
+
+@pytest.mark.kill
 def test_a_state_and_a_snapshot_that_were_being_written(corpus, undisturbed, unfinished):
     newest = max((unfinished / "state").glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
     (newest / "sealed.json").unlink()
