@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -165,15 +166,21 @@ def test_a_figure_whose_picture_is_gone_is_an_error_that_names_it(run, tmp_path)
 def test_an_audit_is_shown(run, tmp_path):
     copy = run.copy(tmp_path / "copy")
     (audit := copy.folder / "results/mini/audit").mkdir()
-    finding = {"where": "x", "item": "tiny-enc", "found": "1 < 2", "expected": "2", "fix": "score again"}
+    finding = {"where": "scores.csv", "item": "tiny-enc", "found": "1 < 2", "expected": "2", "fix": "score again"}
     record = {"schema": 1, "preset": "mini", "verdict": "mismatch", "options": {}, "findings": [finding]}
-    record |= {"models": [{"model": "tiny-enc", "verdict": "mismatch", "notes": ["a | b"]}], "figures": [], "tables": []}
+    of_model = {"name": "tiny-enc", "verdict": "mismatch", "checked": {"tensors": 6}, "not_checked": [], "notes": ["a | b"]}
+    record |= {"models": [of_model], "figures": [], "tables": []}
     (audit / "audit.json").write_text(json.dumps(record))
     assert copy.qkgeom("report", code=copy.folder).returncode == 0
     words = text_of((copy.folder / "results/mini/report.html").read_text(), "audit")
     assert "Verdict: mismatch ; models: 1, figures: 0, tables: 0" in words
-    assert "tiny-enc 1 < 2 2 score again" in words
-    assert "tiny-enc mismatch a | b" in words
+    assert "scores.csv tiny-enc 1 < 2 2 score again" in words
+    assert "models tiny-enc mismatch tensors: 6 a | b" in words
+    assert "newer than the audit" not in words
+    os.utime(audit / "audit.json", (1e9, 1e9))
+    assert copy.qkgeom("report", code=copy.folder).returncode == 0
+    words = text_of((copy.folder / "results/mini/report.html").read_text(), "audit")
+    assert "files are newer than the audit, such as scores.csv" in words
     (audit / "audit.json").write_text("{}")
     done = copy.qkgeom("report", code=copy.folder)
     assert done.returncode == 1
