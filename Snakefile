@@ -51,6 +51,7 @@ rule all:
     input:
         rules.check.output,
         rules.audit.output,
+        rules.report.output,
         # what led to it as well: of a file that it is not told of, Snakemake does not notice that it is gone
         expand("results/runs/{run}/done.json", run=trained_runs()),
         rules.check.input,
