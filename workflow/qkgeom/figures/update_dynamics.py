@@ -131,4 +131,4 @@ def _legend(axes: Axes, numbers: pd.DataFrame) -> None:
         if role in counts
     }
     lines["positions shuffled"] = Line2D([], [], color="0.4", linestyle="--")
-    axes.legend(lines.values(), lines.keys(), loc="center", frameon=False, handlelength=1.4, fontsize=6.5, borderpad=0)
+    axes.legend(lines.values(), lines.keys(), loc="center", frameon=False, handlelength=1.4, fontsize=7, borderpad=0)
