@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from qkgeom.errors import ModelFault
 from qkgeom.theory.attention import Attention, attention_gradients
 from qkgeom.theory.factors import factors
 from qkgeom.theory.tokens import added, frequent, pair_sums, shuffled_positions, sides, texts
@@ -103,9 +104,17 @@ def step_sums(
         seed: of the shuffled positions.
 
     Raises:
-        ModelFault: no layout reads the model.
+        ModelFault: no layout reads the model, it has RoPE, or its examples are no texts.
         QkgeomError: its attention cannot be recorded, or a loss is not finite.
     """
+    if not all("input_ids" in batch for batch in batches):
+        raise ModelFault(
+            "the updates of a model are grouped by tokens, and its examples have none",
+            where=type(model).__name__,
+            found=", ".join(batches[0]),
+            expected="input_ids and labels",
+            fix="name language models only in the preset's `updates: runs`",
+        )
     weights = factors(model.state_dict(), model.config)
     layers = [LayerSums(products(*pair).sum(0).numpy()) for pair in weights]
     rng = np.random.default_rng(seed)
@@ -113,6 +122,13 @@ def step_sums(
     losses = []
     for batch in batches:
         loss, recorded = attention_gradients(model, batch)
+        if any(attention.rotation is not None for attention in recorded):
+            raise ModelFault(
+                "a model with RoPE has no W_qk whose plain update its factors follow",
+                where=type(model).__name__,
+                expected="a model without rotations",
+                fix="leave its runs out of the preset's `updates: runs` (docs/theory.md)",
+            )
         losses.append(loss)
         words = texts(batch).numpy()
         shuffled = shuffled_positions(words, rng)
