@@ -147,6 +147,17 @@ def test_whitened_updates_are_those_of_whitened_rows():
         assert np.allclose(found, expected.numpy())
 
 
+def test_terms_of_a_position_with_itself_are_symmetric_and_left_out_of_pairs():
+    model = built(causal_bert)
+    attention = attention_gradients(model, batch_for(model))[1][1]
+    layer, W = LayerSums(np.zeros((24, 24))), torch.zeros(24, 4, 6, dtype=torch.float64)
+    layer.add(attention, W, W)
+    own = layer.implicit[0] - layer.implicit_pairs[0]
+    assert np.abs(own).max() > 0 and np.allclose(own, own.T)
+    pairs = replace(attention, beta=attention.beta * (1 - torch.eye(attention.beta.shape[-1], dtype=torch.float64)))
+    assert np.allclose(layer.implicit_pairs[0], -implicit_gradient(pairs).sum(0).numpy())
+
+
 def test_the_texts_of_a_masked_batch_have_their_tokens_back():
     batch = {"input_ids": torch.tensor([[4, 8, 9]]), "labels": torch.tensor([[7, IGNORED, IGNORED]])}
     assert texts(batch).tolist() == [[7, 8, 9]]
@@ -258,16 +269,8 @@ def test_a_run_is_measured_at_its_whole_snapshots(trained, corpora):
     assert record["status"] == "ok" and record["steps"] == [0, 4, 8] and len(record["losses"]["4"]) == 3
     tables = tables_of(run)
     updates = tables["updates"]
-    whole = {
-        "implicit",
-        "implicit_batch",
-        "first_order",
-        "whitened",
-        "beta_pairs",
-        "beta_pairs_shuffled",
-        "realised",
-        "weights",
-    }
+    whole = {"implicit", "implicit_pairs", "implicit_batch", "first_order", "whitened"}
+    whole |= {"beta_pairs", "beta_pairs_shuffled", "realised", "weights"}
     assert {step: set(part["quantity"]) for step, part in updates.groupby("step")} == {
         0: whole | {"realised_all"},
         4: whole | {"realised_second_half"},

@@ -29,6 +29,7 @@ class LayerSums:
     Attributes:
         W_qk: [d, d].
         implicit: the implicit updates -G, [batch, d, d].
+        implicit_pairs: the same without the terms of a position with itself, which are symmetric whatever they hold.
         first_order: the first-order changes of W_qk under SGD with rate 1, [batch, d, d].
         pairs: beta by pair of token types, [batch, type, type].
         pairs_shuffled: the same with the positions of each sequence shuffled.
@@ -39,6 +40,7 @@ class LayerSums:
 
     W_qk: np.ndarray
     implicit: list[np.ndarray] = field(default_factory=list)
+    implicit_pairs: list[np.ndarray] = field(default_factory=list)
     first_order: list[np.ndarray] = field(default_factory=list)
     pairs: list[np.ndarray] = field(default_factory=list)
     pairs_shuffled: list[np.ndarray] = field(default_factory=list)
@@ -48,7 +50,10 @@ class LayerSums:
 
     def add(self, attention: Attention, W_q: Tensor, W_k: Tensor) -> None:
         """Adds a batch, but for its pairs."""
-        self.implicit.append(-implicit_gradient(attention).sum(0).numpy())
+        G = implicit_gradient(attention).sum(0)
+        own = attention.beta.sum(1).diagonal(dim1=1, dim2=2)
+        self.implicit.append(-G.numpy())
+        self.implicit_pairs.append((torch.einsum("bi,bid,bie->de", own, attention.x, attention.x) - G).numpy())
         self.first_order.append(-first_order_change(W_q, W_k, *factor_gradients(attention)).sum(0).numpy())
         c, r = sides(attention)
         self.x.append(attention.x)
