@@ -70,6 +70,11 @@ class Cluster:
     def node_state(self) -> str:
         return self.run("sinfo", "--noheader", "--nodes", "node", "--format", "%T").split()[0]
 
+    def knows_on_node(self, job: str) -> bool:
+        """Whether the node still has a job's processes, or ends them."""
+        env = {**os.environ, **self.environment}
+        return subprocess.run(["scontrol", "listpids", job, "node"], env=env, capture_output=True, timeout=60).returncode == 0
+
     def logs(self) -> str:
         """The ends of the daemons' logs, for the message of a failed test."""
         return "\n".join(f"{name}:\n{(self.folder / f'{name}.log').read_text()[-2000:]}" for name in DAEMONS)
