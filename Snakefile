@@ -35,11 +35,11 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/theory.smk"
 include: "workflow/rules/extract.smk"
+include: "workflow/rules/score.smk"
 include: "workflow/rules/published.smk"
 include: "workflow/rules/render.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/score.smk"
 
 
 place_jobs()
@@ -50,6 +50,7 @@ rule all:
     default_target: True
     input:
         rules.check.output,
+        rules.report.output,
         # what led to it as well: of a file that it is not told of, Snakemake does not notice that it is gone
         expand("results/runs/{run}/done.json", run=trained_runs()),
         rules.check.input,
@@ -76,6 +77,7 @@ rule tables:
 
 onstart:
     begin_invocation()
+    bring_into_the_present(Path("results"))
 
 
 onsuccess:

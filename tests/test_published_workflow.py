@@ -31,6 +31,17 @@ def test_models_that_the_preset_names_are_read_in_both_ways(project):
     assert project.planned("tables")["table"] == {"published_extraction", "published_vs_reproduced"}
 
 
+def test_the_audit_follows_the_published_way_too(project):
+    names = ("tables/published_extraction.csv", "tables/published_vs_reproduced.csv", "figures/published_vs_reproduced.pdf")
+    project.run(*(f"results/mini/{name}" for name in names))
+    found = project.qkgeom("audit", "results/mini")
+    assert found.returncode == 0, found.stdout + found.stderr
+    way = project.folder / "results/models/tiny-dec/published_way.csv"
+    way.write_text(way.read_text().replace(",0.", ",0.1", 1))
+    found = project.qkgeom("audit", "results/mini")
+    assert found.returncode == 1 and "published_way.csv" in found.stdout + found.stderr
+
+
 def test_models_of_the_paper_with_a_defect_that_can_be_applied_again_are_too(project):
     project.write("workflow/presets/mini.yaml", (project.folder / "workflow/presets/mini.yaml").read_text().replace(WAY, ""))
     assert "published" not in project.planned()

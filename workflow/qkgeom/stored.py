@@ -10,9 +10,9 @@ from pathlib import Path
 from qkgeom import artifacts, provenance, unscored
 from qkgeom.console import track
 from qkgeom.dropping import drop
-from qkgeom.errors import ModelFault, QkgeomError, TransientFault
+from qkgeom.errors import DiskFault, ModelFault, QkgeomError, TransientFault
 from qkgeom.scoring import Row, write_scores
-from qkgeom.structure import NORMS
+from qkgeom.structure import NORMS, write_norms
 
 logger = logging.getLogger(__name__)
 Faults = tuple[type[QkgeomError], ...]
@@ -24,7 +24,8 @@ def score_in_place(
     """Scores artifacts in place; one that cannot be scored stops no other. For the arguments see the functions below.
 
     Raises:
-        TransientFault: names those that could not be scored.
+        QkgeomError: the fault of the only one.
+        TransientFault: names those of several that could not be scored.
     """
     faults = []
     for folder in folders:
@@ -33,6 +34,8 @@ def score_in_place(
             if not keep_weights:
                 drop(folder, artifacts.read_manifest(folder))
         except QkgeomError as fault:
+            if len(folders) == 1:
+                raise
             logger.error("%s: %s", folder, fault)
             faults.append((folder, fault))
     if faults:
@@ -49,11 +52,13 @@ def write_own_scores(folder: Path, rows: Sequence[Row], how: Mapping[str, object
 
     Args:
         folder: the artifact.
-        rows: its rows.
+        rows: its rows; none of a model with a fault, which has norms of no layer.
         how: `parameters`, `device` and `threads` for the record.
     """
     scores = folder / "scores.csv"
     write_scores(scores, rows)
+    if not rows and how["parameters"]["structure"]:  # the pipeline waits for the file
+        write_norms(folder, {})
     outputs = [path for path in (scores, folder / NORMS) if path.exists()]
     provenance.write_record(
         provenance.beside(scores),
@@ -83,6 +88,8 @@ def score_stored(folder: Path, scored: Callable[..., list[Row]], recorded: Fault
         return []
     try:
         rows = scored(folder, progress=partial(track, label=f"score {model}"))
+    except DiskFault:
+        raise
     except recorded as fault:
         unscored.record(folder, str(fault))
         logger.error("%s cannot be scored, and the run goes on without it: %s", model, fault)

@@ -6,6 +6,7 @@ rule audit:
     input:
         manifests=expand("results/models/{model}/manifest.json", model=MODELS),
         scores=expand("results/models/{model}/scores.csv", model=MODELS),
+        norms=norms_of(MODELS),
         runs=expand("results/runs/{run}/done.json", run=trained_runs()),
         collected=expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
         figures=figure_targets(),

@@ -14,6 +14,7 @@ from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
+from qkgeom.future import bring_into_the_present
 from qkgeom.jobs import drawn, measuring_jobs, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
@@ -229,6 +230,11 @@ def published_code(wildcards):
 def score_columns():
     """What `score` computes besides the scores of whole layers."""
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
+
+
+def norms_of(models):
+    """The norms beside the scores of some models, where these are computed."""
+    return expand("results/models/{model}/norms.npz", model=models) if SETTINGS.structure else []
 
 
 def stack_of(model):

@@ -82,11 +82,15 @@ def _against_size(numbers: pd.DataFrame, score: str, origins: Sequence[Origin]) 
 
 
 def _over_training(numbers: pd.DataFrame, score: str, origins: Sequence[Origin]) -> Panel:
-    """Median over layers and quartile band against the step; rows without a model are medians over seeds."""
+    """Median over layers and quartile band against the step; rows without a model are medians over seeds.
+
+    Published trajectories, whose steps are others, are in the drawn figure only.
+    """
     import altair as alt
 
     names = [f"{score}_{q}" for q in ("median", "q1", "q3")]
-    kept = numbers.dropna(subset=[names[0]])
+    kept = numbers[numbers["seed"].astype(str) != "published"] if "seed" in numbers else numbers
+    kept = kept.dropna(subset=[names[0]])
     random = [name for name in _null(score) if name in kept]
     kept = kept[["model", "role", "step", *names, *random]].assign(
         line=kept["model"].fillna("median over seeds, " + kept["role"]), several=kept["model"].isna()
