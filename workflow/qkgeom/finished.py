@@ -49,7 +49,7 @@ def find_run(
         UsageError: there is no such preset or folder.
         QkgeomError: the folder holds no finished run.
     """
-    results = results or Path("results") / _default_preset()
+    results = results or Path("results") / default_preset()
     preset = results.resolve().name
     rows = rows_of(preset)
     if not (results / "collected/summary.csv").is_file():
@@ -68,7 +68,12 @@ def find_run(
     return FinishedRun(results, preset, rows, list(artifacts), **of_kind)
 
 
-def _default_preset() -> str:
+def default_preset() -> str:
+    """The preset that config.yaml names.
+
+    Raises:
+        UsageError: there is no config.yaml here, or it names none.
+    """
     import yaml
 
     try:

@@ -17,6 +17,7 @@ from qkgeom.audit.options import Options
 from qkgeom.audit.report import HEADER, as_json, lines_of, summary_of, write_report
 from qkgeom.console import print_table, set_up_logging, track
 from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.finished import default_preset
 from qkgeom.lock import pinned, read_lock
 from qkgeom.registry import read_models
 from qkgeom.runs import read_runs
@@ -27,7 +28,9 @@ COLOURS = dict(zip(VERDICTS, ("green", "yellow", "bold red"), strict=True))
 
 
 def command(
-    target: Annotated[Path, Argument(metavar="[PRESET|BUNDLE]", help="results/<preset>, or a bundle")] = Path("results/mini"),
+    target: Annotated[
+        Path | None, Argument(metavar="[PRESET|BUNDLE]", help="results/<preset>, config.yaml's by default; or a bundle")
+    ] = None,
     everything: Annotated[bool, Option("--all", help="derive all scores anew, and draw the figures again")] = False,
     sample: Annotated[int, Option(min=1, help="layers of each model whose scores are derived anew")] = 2,
     seed: Annotated[int, Option(help="of the sample")] = 0,
@@ -53,6 +56,7 @@ def command(
     from threadpoolctl import threadpool_limits
 
     set_up_logging()
+    target = target or Path("results") / default_preset()
     if bundle and target.is_file():
         raise UsageError("a bundle is made from a results folder", found=target, expected="results/<preset>")
     be_sole_writer(output or target / "audit")
