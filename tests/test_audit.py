@@ -253,8 +253,8 @@ def test_a_figure_older_than_its_numbers(project):
     before = stem.with_suffix(".png").read_bytes()
     figure.command("scores_language", stem, summary=summary)
     stem.with_suffix(".png").write_bytes(before)  # the old picture beside new numbers, and of the latest time
-    where, text = found(project)
-    assert "mini/figures/scores_language.png" in where and "scores_language.csv" not in text
+    where, _ = found(project)
+    assert "mini/figures/scores_language.png" in where and "mini/figures/scores_language.csv" not in where
 
 
 def test_a_figure_older_than_what_it_was_made_from(project):
@@ -388,6 +388,14 @@ def remake_failed():
     from qkgeom.verbs import score
 
     score.command(["results/models/enc"], in_place=True, record="lasting", device="cpu")
+
+
+def test_scores_of_other_code_are_noted(project):
+    record = beside(project / "results/models/enc/scores.csv")
+    write_json(record, json.loads(record.read_text()) | {"code": "0123456789abcdef"})
+    audit = audited(project)
+    (part,) = (part for part in audit.parts if part.name == "enc")
+    assert audit.verdict == VERIFIED and "other code (0123456789abcdef)" in part.notes[0]
 
 
 # the command

@@ -22,6 +22,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,6 +65,7 @@ class Record:
     seed: int | None = None
 
 
+@cache
 def code_of(step: str) -> str:
     """Digest of the code of a step whose modules do not depend on what it makes."""
     return code_digest(*CODE[step], without=NOT_CODE.get(step, ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from qkgeom.audit.findings import Part
@@ -92,8 +92,3 @@ def _without_detours(path: Path) -> list[str]:
         else:
             parts.append(each)
     return parts
-
-
-def differing(found: Mapping[str, object], expected: Mapping[str, object]) -> list[str]:
-    """The keys under which two tables differ."""
-    return [key for key in {**expected, **found} if found.get(key) != expected.get(key)]

@@ -13,7 +13,7 @@ from qkgeom.audit.links import Digests, check_record
 from qkgeom.audit.options import Options
 from qkgeom.audit.rows import Key, Row, compare_layer, read_rows
 from qkgeom.errors import QkgeomError
-from qkgeom.provenance import beside
+from qkgeom.provenance import beside, code_of
 
 CHUNK = 2**24
 PUBLISHED_WAY = "published_way.csv"  # of models that the paper's code read differently
@@ -42,6 +42,8 @@ def check_model(name: str, options: Options, digests: Digests, uri: str | None =
         part.found(beside(scores), "parameters, precision", record.parameters.get("precision"), "auto or float64", again)
     if (way := folder / PUBLISHED_WAY).exists():
         check_record(part, beside(way), digests, f"delete {way} and run snakemake: the model is read again")
+    if record and record.code != code_of("score"):
+        part.notes.append(f"it was scored by other code ({record.code}) than is here ({code_of('score')})")
     try:
         manifest = read_manifest(folder)
     except QkgeomError as error:
@@ -91,12 +93,12 @@ def _check_weights(part: Part, folder: Path, manifest: Mapping, rows: Mapping[Ke
         if snapshot in missing:
             continue
         tensors = _check_tensors(part, folder / entry["file"], entry, manifest)
-        places += [(snapshot, layer, folder / entry["file"], tensors) for layer in layers if tensors]
+        path = folder / entry["file"]
+        if not any(finding.where == path.as_posix() for finding in part.findings):  # else what is derived differs, as it must
+            places += [(snapshot, layer, path, tensors) for layer in layers]
     for snapshot, layer, path, tensors in options.choose(places, part.name) if rows else ():
-        names = [f"layer.{layer:03d}.{which}" for which in ("W_q", "W_k")]
-        if all(name in tensors for name in names):
-            W_q, W_k = (plain.factor(path, tensors[name]) for name in names)
-            compare_layer(part, folder / "scores.csv", rows, snapshot, layer, W_q, W_k, scaled=False)
+        W_q, W_k = (plain.factor(path, tensors[f"layer.{layer:03d}.{which}"]) for which in ("W_q", "W_k"))
+        compare_layer(part, folder / "scores.csv", rows, snapshot, layer, W_q, W_k, scaled=False)
 
 
 def _check_completeness(part: Part, scores: Path, snapshot: str, layers: list[int], rows: Mapping[Key, Row]) -> None:
