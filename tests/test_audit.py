@@ -248,7 +248,7 @@ def test_two_models_exchanged_whole(project):
 
 def test_a_figure_older_than_its_numbers(project):
     summary, stem = project / "results/mini/collected/summary.csv", project / "results/mini/figures/scores_language"
-    change_digit(summary, 1, "symmetry_median")
+    change_digit(summary, 1, "symmetry_median", place=1)  # so that it can be seen
     forge(summary.parent / OF_FOLDER, "outputs", summary)
     before = stem.with_suffix(".png").read_bytes()
     figure.command("scores_language", stem, summary=summary)
