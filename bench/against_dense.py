@@ -1,8 +1,7 @@
 """The scoring engine against the straightforward way: float32, K expanded to all heads, M = W_q W_k^T formed once.
 
-Both take turns on the same weights and the same number of threads; the shortest times are
-compared. Needs only torch, numpy and
-the engine, so that it runs on any machine with a GPU.
+Both take turns on the same weights and the same number of threads; the shortest times are compared. Needs only torch,
+numpy and the engine, so that it runs on any machine with a GPU.
 """
 
 from __future__ import annotations

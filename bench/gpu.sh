@@ -7,6 +7,6 @@ set -eu
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 [ -x "$python" ] || python=python3
-"$python" -c 'import torch' 2>/dev/null || { echo "error: Python has no torch here; run \`make setup\` first" >&2; exit 2; }
+"$python" -c 'import numpy, torch' 2>/dev/null || { echo "error: Python has no torch, or no numpy, here; run \`make setup\` first" >&2; exit 2; }
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-0}" HF_HUB_OFFLINE=1 PYTHONPATH=workflow
 exec "$python" bench/run.py gpu "$@"

@@ -1,6 +1,6 @@
 """The scoring engine on a GPU: layers against the dense way, and whole models against the rate of copying them there.
 
-Needs torch and nothing else. A model is a few generated layers in bf16, over and over, in pinned memory; the next is copied
+Needs torch and numpy, no more. A model is a few generated layers in bf16, over and over, in pinned memory; the next is copied
 while one is scored. What that is compared with is the rate at which one layer is copied alone.
 """
 

@@ -8,7 +8,15 @@ import torch
 
 from project import ROOT
 from qkgeom import device
-from qkgeom.device import choose_device, full_precision, gpu_slots, take_free_gpus, visible_gpus
+from qkgeom.device import (
+    bfloat16_products,
+    choose_device,
+    full_precision,
+    gpu_slots,
+    has_matrix_unit,
+    take_free_gpus,
+    visible_gpus,
+)
 from qkgeom.errors import UsageError
 
 
@@ -145,6 +153,34 @@ def test_products_are_float32_whatever_is_set_outside(monkeypatch):
         assert matmul[0].fp32_precision == "tf32"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_a_torch_that_sets_no_precision_per_backend_will_do(monkeypatch):
+    """bench/gpu.sh runs with the torch of the machine."""
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(torch.backends.cuda, "matmul", object())
+    monkeypatch.setattr(torch.backends.mkldnn, "matmul", None)
+    try:
+        torch.set_float32_matmul_precision("high")
+        with full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_the_matrix_unit_is_that_of_the_cpu_and_switched_on_for_a_while(monkeypatch):
+    capabilities = {"amx_bf16": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert has_matrix_unit(torch.device("cpu")) and not has_matrix_unit(torch.device("cuda"))
+    capabilities.clear()  # of an ARM processor
+    assert not has_matrix_unit(torch.device("cpu"))
+    backend = torch.backends.mkldnn.matmul
+    before = backend.fp32_precision
+    with pytest.raises(ZeroDivisionError), full_precision(), bfloat16_products():
+        assert backend.fp32_precision == "bf16"
+        raise ZeroDivisionError
+    assert backend.fp32_precision == before
 
 
 def test_counting_gpus_imports_no_torch():

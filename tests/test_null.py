@@ -255,6 +255,18 @@ def test_a_pipelines_tables_hold_z_and_verdict_and_check_names_the_model(tmp_pat
     assert qkgeom("collect", str(scores), "-o", str(tmp_path / "nothing")).returncode == 0
 
 
+@pytest.mark.faults
+def test_an_artifacts_own_scores_have_no_null_columns(tmp_path):
+    """`collect` reads them, and a changed null model scores nothing again."""
+    folder = write_artifact(tmp_path / "m", [random_layer(d) for d in (60, 64)])
+    own, other = folder / "scores.csv", tmp_path / "other.csv"
+    refused = qkgeom("score", str(folder), "--null", "-o", str(own))
+    assert refused.returncode == 2 and "--null" in refused.stderr and "write another file" in refused.stderr
+    assert not own.exists()
+    assert qkgeom("score", str(folder), "--null", "-o", str(other)).returncode == 0
+    assert tuple(pd.read_csv(other)) == (*COLUMNS, *untrained.COLUMNS)
+
+
 def test_tables_mark_untrained_models():
     rows = [summary_row("a", "encoder", 10, 2, {}, verdict="untrained"), summary_row("b", "decoder", 10, 2, {})]
     printed = symmetry_scores.printed(pd.DataFrame(rows))

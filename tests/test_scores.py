@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qkgeom import scores as engine
 from qkgeom.errors import QkgeomError
-from qkgeom.products import gram, tiles, ways
+from qkgeom.products import _ranges, gram, tiles, ways
 from qkgeom.scores import layer_factors, score_factors, score_layer
 
 
@@ -258,14 +258,16 @@ def hard_factors(d, r):
         yield f"ranks that cancel to {size:g}", torch.cat([A[:, :half], A[:, :half]], 1), cancelling
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "alone"), [(torch.float32, True), (torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, True)]
+)
 @pytest.mark.parametrize(("d", "r"), [(300, 640), (640, 640), (1024, 256), (1500, 100), (1024, 64)])
-def test_fast_scores_are_within_the_tolerances(d, r, dtype):
+def test_fast_scores_are_within_the_tolerances(d, r, dtype, alone):
     for name, *weights in hard_factors(d, r):
         A, B = (W.to(dtype) for W in weights)
         if not (A.isfinite().all() and B.isfinite().all() and A.any() and B.any()):
             continue  # float16 has no such numbers
-        fast, exact = score_factors(A, B), score_factors(A, B, "float64")
+        fast, exact = score_factors(A, B, alone=alone), score_factors(A, B, "float64")
         assert fast.symmetry == pytest.approx(exact.symmetry, abs=1e-5), name
         assert fast.directionality == pytest.approx(exact.directionality, abs=1e-4), name
         assert fast.directionality_excess == pytest.approx(exact.directionality_excess, abs=1e-4), name
@@ -281,6 +283,69 @@ def test_the_tolerances_are_kept_by_the_estimate(monkeypatch):
     monkeypatch.setattr(engine, "SAFETY", 0)
     monkeypatch.setattr("qkgeom.products.SMALL", 0)
     assert abs(score_factors(A, B).directionality - exact.directionality) > 1e-3
+
+
+@pytest.fixture
+def matrix_unit(monkeypatch):
+    """Pretends that the CPU has a matrix unit; gives the precision of each product of float32 matrices that is computed."""
+    used, mm, backend = [], torch.mm, torch.backends.mkldnn.matmul
+
+    def noting(A, *others, **options):
+        if A.dtype == torch.float32:
+            used.append(backend.fp32_precision)
+        return mm(A, *others, **options)
+
+    monkeypatch.setattr(torch, "mm", noting)
+    monkeypatch.setattr(engine, "has_matrix_unit", lambda device: True)
+    return used
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_kv_head", "alone", "used"),
+    [
+        (torch.bfloat16, 8, True, {"bf16"}),
+        (torch.bfloat16, 8, False, {"none"}),  # other threads may multiply
+        (torch.bfloat16, 4, True, {"none"}),  # sums of queries are no bfloat16 numbers
+        (torch.float16, 8, True, {"none"}),
+        (torch.float32, 8, True, {"none"}),
+    ],
+)
+def test_the_matrix_unit_multiplies_bfloat16_only(matrix_unit, dtype, n_kv_head, alone, used):
+    backend = torch.backends.mkldnn.matmul
+    before = backend.fp32_precision
+    backend.fp32_precision = "none"
+    W_q, W_k = (W.to(dtype) for W in layer(4, 640, 8, n_kv_head, 80))
+    try:
+        fast, exact = score_layer(W_q, W_k, alone=alone)["all"], score_layer(W_q, W_k, precision="float64")["all"]
+        assert set(matrix_unit) == used
+        assert values(fast) == pytest.approx(values(exact), abs=1e-5)
+        assert backend.fp32_precision == "none"
+    finally:
+        backend.fp32_precision = before
+
+
+@pytest.mark.faults
+def test_a_fault_leaves_the_matrix_unit_switched_off(matrix_unit, monkeypatch):
+    backend, seen = torch.backends.mkldnn.matmul, []
+
+    def fails(M):
+        seen.append(backend.fp32_precision)
+        raise MemoryError
+
+    before = backend.fp32_precision
+    monkeypatch.setattr("qkgeom.products._trace_of_square", fails)
+    with pytest.raises(MemoryError):
+        score_layer(*(W.bfloat16() for W in layer(4, 640, 8, 8, 80)), alone=True)
+    assert seen == ["bf16"] and backend.fp32_precision == before
+
+
+@pytest.mark.parametrize(
+    ("d", "most", "widths"), [(100, 1024, [100]), (1500, 1024, [768, 732]), (4096, 1024, [1024] * 4), (300, 150, [192, 108])]
+)
+def test_tiles_are_aligned(d, most, widths):
+    ranges = _ranges(d, most)
+    assert [each.stop - each.start for each in ranges] == widths
+    assert [each.start for each in ranges] == [0, *(each.stop for each in ranges[:-1])] and ranges[-1].stop == d
 
 
 def test_ordinary_weights_are_scored_in_float32():

@@ -164,7 +164,7 @@ def gpu(monkeypatch, caplog):
     tried = []
 
     def short(failures):
-        def score(W_q, W_k, heads, precision, tile_bytes):
+        def score(W_q, W_k, heads, precision, tile_bytes, alone):
             tried.append((W_q.device.type, tile_bytes))
             if len(tried) <= failures:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")

@@ -211,8 +211,26 @@ def test_structure_adds_columns_to_every_table_of_scores_and_norms_to_the_artifa
     for table in ("models/tiny-dec/scores.csv", "mini/collected/scores.csv"):
         with (project.folder / "results" / table).open() as file:
             assert all(float(line["effective_rank"]) >= 1 for line in csv.DictReader(file))
-    with np.load(project.folder / "results/models/tiny-dec/norms.npz") as norms:
-        assert len(norms) == 3 * 2
+    norms = project.folder / "results/models/tiny-dec/norms.npz"
+    with np.load(norms) as arrays:
+        assert len(arrays) == 3 * 2
+    assert project.planned("--config", "structure=true") == {}
+    norms.unlink()
+    assert project.planned("--config", "structure=true")["score"] == {"tiny-dec"}
+
+
+def test_a_changed_null_model_scores_nothing_again(project):
+    project.append("workflow/qkgeom/null.csv", "5000,1,0,0,0,0,0\n")
+    planned = project.planned()
+    assert "collect" in planned and not {"extract", "score"} & set(planned)
+
+
+@pytest.mark.faults
+def test_a_failed_model_has_norms_of_no_layer(project):
+    project.add_model(model="gone", uri="file:models/gone")
+    project.run("--config", "structure=true", "allow_missing=true")
+    with np.load(project.folder / "results/models/gone/norms.npz") as arrays:
+        assert len(arrays) == 0
 
 
 @pytest.mark.faults

@@ -102,7 +102,8 @@ def full_precision() -> Iterator[None]:
     import torch
 
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # cuBLAS reads it when it starts, and obeys it above all else
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+    backends = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    backends = [each for each in backends if hasattr(each, "fp32_precision")]  # since torch 2.9
     before = [backend.fp32_precision for backend in backends]
     try:
         overall = torch.get_float32_matmul_precision()
@@ -115,3 +116,27 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(overall)
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
+
+
+@contextmanager
+def bfloat16_products() -> Iterator[None]:
+    """Within it the CPU multiplies float32 matrices as if they held bfloat16 numbers, and sums in float32.
+
+    That is exact for matrices that do hold such numbers, and for no others. It holds for the whole process.
+    """
+    import torch
+
+    backend = torch.backends.mkldnn.matmul
+    before = backend.fp32_precision
+    backend.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        backend.fp32_precision = before
+
+
+def has_matrix_unit(device: torch.device) -> bool:
+    """Whether products of bfloat16 numbers are much faster there than those of float32: on a CPU with AMX, as torch sees it."""
+    import torch
+
+    return device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.cpu.get_capabilities().get("amx_bf16", False)

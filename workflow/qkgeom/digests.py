@@ -17,18 +17,19 @@ BESIDE = (".tsv", ".csv", ".json", ".html", ".css", ".js")  # of data beside a m
 LOCK = PACKAGE.parents[1] / "envs" / "requirements.txt"
 
 
-def code_digest(*modules: str, package: Path = PACKAGE, lock: Path = LOCK) -> str:
+def code_digest(*modules: str, without: tuple[str, ...] = (), package: Path = PACKAGE, lock: Path = LOCK) -> str:
     """Digest of the named modules, all qkgeom modules they import, data files beside them, and the environment's lock.
 
     Args:
         modules: dotted names below the package, e.g. `verbs.score`.
+        without: modules that these import, but not for what the step writes.
         package: the package's folder.
         lock: the pinned requirements.
 
     Returns:
         16 hexadecimal digits.
     """
-    files = {file for module in modules for file in _reach(package, module)}
+    files = {file for module in modules for file in _reach(package, module, without)}
     digest = hashlib.sha256(lock.read_bytes())
     for file in sorted(files):
         digest.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
@@ -36,14 +37,14 @@ def code_digest(*modules: str, package: Path = PACKAGE, lock: Path = LOCK) -> st
 
 
 @cache
-def _reach(package: Path, module: str) -> frozenset[Path]:
-    """The files of a module and of everything of the package that it imports, at any depth."""
+def _reach(package: Path, module: str, without: tuple[str, ...] = ()) -> frozenset[Path]:
+    """The files of a module and of everything of the package that it imports, at any depth, but for some modules."""
     found: set[Path] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = _file(package, name)
-        if path is None or path in found:
+        if path is None or path in found or name in without:
             continue
         found.add(path)
         # a table beside a module, under the same name, is part of it

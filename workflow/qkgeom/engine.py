@@ -23,10 +23,11 @@ class Engine:
     Args:
         heads: also score every head.
         precision: `auto` or `float64`, see `score_layer`.
+        alone: no other thread of this process multiplies matrices, see `score_factors`.
     """
 
-    def __init__(self, heads: bool = False, precision: str = "auto") -> None:
-        self.heads, self.precision = heads, precision
+    def __init__(self, heads: bool = False, precision: str = "auto", alone: bool = False) -> None:
+        self.heads, self.precision, self.alone = heads, precision, alone
         self.tile_bytes: int | None = None  # what suits the device; smaller after it was too much, for all layers to come
 
     def score(self, W_q: torch.Tensor, W_k: torch.Tensor) -> dict[str, Score]:
@@ -63,7 +64,7 @@ class Engine:
 
         try:
             with full_precision():
-                return score_layer(W_q, W_k, self.heads, self.precision, self.tile_bytes)
+                return score_layer(W_q, W_k, self.heads, self.precision, self.tile_bytes, self.alone)
         except torch.OutOfMemoryError:
             if W_q.device.type == "cpu":
                 raise

@@ -5,7 +5,8 @@ Two ways, the cheaper one for the shape is taken (A and B are [d, r]):
 - Gram: row i has the squared norm a_i (B^T B) a_i^T, and tr(M M) = tr((B^T A)(B^T A)): 10 d r^2 operations. They are
   quadratic forms that may cancel, so they are always computed in float64.
 - Tiles: M is computed tile by tile, a tile and its mirror image together: 2 d^2 r operations. A sum of squares does not
-  cancel, so float32 does, unless the errors' estimate says otherwise.
+  cancel, so float32 does, unless the errors' estimate says otherwise. A CPU's matrix unit for bfloat16 (AMX) multiplies
+  such numbers exactly and sums in float32: it does where the weights are stored so, and no query heads were summed.
 
 Errors are estimated as one standard deviation of what rounding adds: a product of two rows of length r is off by about
 eps |a_i| |b_j|, independently for each i and j.
@@ -20,17 +21,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qkgeom.device import bfloat16_products
+
 if TYPE_CHECKING:
     import torch
 
 SMALL = 1e8  # operations that take a millisecond: in float64 without asking
-CPU_TILE_BYTES = 2**22  # a few of them stay in the cache
+CPU_TILE_BYTES = 2**22
 GPU_TILE_BYTES = 2**29
-BLOCK = 384  # rows of a block that stays in the cache when it is read transposed
+CPU_SLAB_BYTES, GPU_SLAB_BYTES = 2**20, 2**27  # rows of a tile that are summed at a time: on the CPU they stay in the cache
+CPU_BLOCK, GPU_BLOCK = 192, 2048  # rows of a block that stays in the cache when it is read transposed
+ALIGNMENT = 64  # tiles' rows are a multiple of it: products of other sizes are slower
 PADDING = 16  # of a tile's rows: reading it transposed is slow where rows are a power of two apart
 ROWS_BYTES = 2**26  # of a Gram product's intermediate results
 FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}  # CUDA devices whose float64 runs at half the float32 rate or more
 SLOW_FLOAT64_COST = 32
+MATRIX_UNIT_COST = 0.3  # of a product on the CPU's matrix unit, in the time of a float32 product; measured
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,10 @@ class Moments:
     trace_error: float
 
 
-def ways(d: int, r: int, device: torch.device, exact: bool, tile_bytes: int | None = None) -> Iterator[Callable[..., Moments]]:
-    """The functions (A, B, norms of A's rows, of B's rows) -> `Moments` for a shape: the cheapest, then the most accurate.
+def ways(
+    d: int, r: int, device: torch.device, exact: bool, tile_bytes: int | None = None, bfloat16: bool = False
+) -> Iterator[Callable[..., Moments]]:
+    """The functions (A, B, norms of A's rows, of B's rows) -> `Moments` for a shape: the cheapest, then more accurate ones.
 
     Args:
         d: rows of A and B.
@@ -63,21 +71,24 @@ def ways(d: int, r: int, device: torch.device, exact: bool, tile_bytes: int | No
         device: where they are.
         exact: only float64.
         tile_bytes: how much memory a tile may take; by default what suits the device.
+        bfloat16: A and B hold such numbers, and a matrix unit for them may be used.
     """
     import torch
 
     tile_bytes = tile_bytes or (CPU_TILE_BYTES if device.type == "cpu" else GPU_TILE_BYTES)
     float64_cost = 2 if _fast_float64(device) else SLOW_FLOAT64_COST
-    exact_tiles = partial(tiles, dtype=torch.float64, tile_bytes=tile_bytes)
+    in_float64, in_float32 = (partial(tiles, dtype=dtype, tile_bytes=tile_bytes) for dtype in (torch.float64, torch.float32))
     costs = {gram: float64_cost * 10 * d * r**2}
     if exact or 2 * d**2 * r <= SMALL:
-        costs[exact_tiles] = float64_cost * 2 * d**2 * r
+        costs[in_float64] = float64_cost * 2 * d**2 * r
     else:
-        costs[partial(tiles, dtype=torch.float32, tile_bytes=tile_bytes)] = 2 * d**2 * r
+        costs[in_float32] = 2 * d**2 * r
+        if bfloat16:
+            costs[bfloat16_products()(in_float32)] = MATRIX_UNIT_COST * 2 * d**2 * r
     cheapest = min(costs, key=costs.get)
     yield cheapest
-    if cheapest is not exact_tiles:
-        yield exact_tiles
+    if cheapest is not in_float64:
+        yield in_float64
 
 
 def gram(A: torch.Tensor, B: torch.Tensor, a: np.ndarray, b: np.ndarray) -> Moments:
@@ -106,34 +117,29 @@ def tiles(A: torch.Tensor, B: torch.Tensor, a: np.ndarray, b: np.ndarray, dtype:
     import torch
 
     A, B = (as_float64(A), as_float64(B)) if dtype == torch.float64 else (A.to(dtype), B.to(dtype))
-    d = len(A)
-    ranges = _ranges(d, max(64, int((tile_bytes / A.itemsize) ** 0.5)))
-    rows, columns, traces = A.new_zeros(d), A.new_zeros(d), []
-    width = max(each.stop - each.start for each in ranges)
-    buffers = A.new_empty(2, width * (width + PADDING))
+    d, eps = len(A), torch.finfo(dtype).eps
+    ranges = _ranges(d, max(ALIGNMENT, int((tile_bytes / A.itemsize) ** 0.5)))
+    width = ranges[0].stop
+    buffers = A.new_empty(2, width, width + PADDING)
+    slab = _slab(buffers[0])
+    by_row, by_column, traces = A.new_zeros(2, d), A.new_zeros(2, d), []  # of M, and of M transposed
     for k, first in enumerate(ranges):
-        for second in ranges[k:]:
-            n_row, n_column = first.stop - first.start, second.stop - second.start
-            if first is second:
-                M = torch.mm(A[first], B[first].T, out=buffers[0].view(width, -1)[:n_row, :n_column])
-                traces.append(_trace_of_square(M))
-            else:
-                flat = buffers[:, : n_row * n_column]
-                M, mirrored = flat.view(2, n_row, n_column)
-                torch.mm(A[first], B[second].T, out=M)
-                torch.mm(B[first], A[second].T, out=mirrored)  # transposed, so that both lie alike in memory
-                traces.append(2 * torch.dot(*flat))
-                mirrored.square_()
-                rows[second] += mirrored.sum(0)
-                columns[first] += mirrored.sum(1)
-            M.square_()
-            rows[first] += M.sum(1)
-            columns[second] += M.sum(0)
-    rows, columns, eps = _norms(rows), _norms(columns), torch.finfo(dtype).eps
+        n_row = first.stop - first.start
+        diagonal = buffers[:1, :n_row, :n_row]
+        torch.mm(A[first], B[first].T, out=diagonal[0])
+        traces.append(_trace_of_square(diagonal[0]))
+        _add_squares(diagonal, slab, by_row[:1, first], by_column[:1, first])
+        for second in ranges[k + 1 :]:
+            pair = buffers[:, :n_row, : second.stop - second.start]
+            torch.mm(A[first], B[second].T, out=pair[0])
+            torch.mm(B[first], A[second].T, out=pair[1])  # transposed, so that both lie alike in memory
+            traces += [2 * torch.mul(*part).sum() for part in pair.split(slab, 1)]
+            _add_squares(pair, slab, by_row[:, first], by_column[:, second])
+    rows, columns = map(_norms, by_row + by_column.flip(0))
     fro = np.linalg.norm(rows)
     row_error, column_error = eps * (a * b.max() + rows), eps * (b * a.max() + columns)
     trace = float(torch.stack(traces).cpu().double().sum())
-    trace_error = eps * fro * (a.max() * b.max() + 10 * fro)  # a dot product of a tile's numbers is off by up to 10 eps
+    trace_error = eps * fro * (a.max() * b.max() + 10 * fro)  # a sum of a tile's numbers is off by up to 10 eps
     return Moments(rows, columns, trace, row_error, column_error, trace_error)
 
 
@@ -151,9 +157,22 @@ def _quadratic_forms(A: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts).clamp_(min=0)
 
 
+def _slab(M: torch.Tensor) -> int:
+    """How many rows of M are worked on at a time."""
+    return max(1, (CPU_SLAB_BYTES if M.is_cpu else GPU_SLAB_BYTES) // (M.itemsize * M.shape[1]))
+
+
+def _add_squares(tiles: torch.Tensor, slab: int, by_row: torch.Tensor, by_column: torch.Tensor) -> None:
+    """Adds the tiles' sums of squares over rows and over columns; leaves the tiles squared."""
+    for part, sums in zip(tiles.split(slab, 1), by_row.split(slab, 1), strict=True):
+        part.square_()
+        sums += part.sum(2)
+        by_column += part.sum(1)
+
+
 def _trace_of_square(M: torch.Tensor) -> torch.Tensor:
     """tr(M M), from the diagonal blocks and those above them: reading a block transposed is what takes the time."""
-    if len(M) <= BLOCK:
+    if len(M) <= (CPU_BLOCK if M.is_cpu else GPU_BLOCK):
         return (M * M.T).sum()
     half = len(M) // 2
     off_diagonal = 2 * (M[:half, half:] * M[half:, :half].T).sum()
@@ -165,9 +184,10 @@ def _norms(squares: torch.Tensor) -> np.ndarray:
 
 
 def _ranges(d: int, most: int) -> list[slice]:
-    """Ranges of at most `most` rows that make up d rows."""
-    n = -(-d // most)
-    return [slice(d * k // n, d * (k + 1) // n) for k in range(n)]
+    """Ranges of at most `most` rows that make up d rows: alike, but for the last, and aligned."""
+    width = -(-d // -(-d // most))
+    width = min(d, -(-width // ALIGNMENT) * ALIGNMENT)
+    return [slice(start, min(start + width, d)) for start in range(0, d, width)]
 
 
 def _fast_float64(device: torch.device) -> bool:

@@ -33,6 +33,8 @@ from qkgeom.files import sha256_of, write_json
 SCHEMA = 1
 OF_FOLDER, OF_FILE = "provenance.json", ".provenance.json"  # of all that a step writes into a folder; of the files of one stem
 CODE = {"score": ("verbs.score", "containers.safetensors"), "collect": ("verbs.collect",)}  # the modules of a step's digest
+# what `score` imports to speak to a person only: an artifact's own scores are not held against random weights, `collect` does
+NOT_CODE = {"score": ("standing", "untrained")}
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Record:
 
 def code_of(step: str) -> str:
     """Digest of the code of a step whose modules do not depend on what it makes."""
-    return code_digest(*CODE[step])
+    return code_digest(*CODE[step], without=NOT_CODE.get(step, ()))
 
 
 def beside(file: Path) -> Path:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qkgeom.device import has_matrix_unit
 from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.products import Moments, as_float64, ways
 
@@ -56,7 +57,12 @@ class Score:
 
 
 def score_layer(
-    W_q: torch.Tensor, W_k: torch.Tensor, heads: bool = False, precision: str = "auto", tile_bytes: int | None = None
+    W_q: torch.Tensor,
+    W_k: torch.Tensor,
+    heads: bool = False,
+    precision: str = "auto",
+    tile_bytes: int | None = None,
+    alone: bool = False,
 ) -> dict[str, Score]:
     """Scores a layer, and each of its heads if asked.
 
@@ -66,6 +72,7 @@ def score_layer(
         heads: also score W_q,h W_k,g(h)^T for every head.
         precision: `auto` or `float64`, see `score_factors`; weights in float64 are always computed in it.
         tile_bytes: how much memory a tile of M may take; by default what suits the device.
+        alone: no other thread of this process multiplies matrices meanwhile, see `score_factors`.
 
     Returns:
         `all`, then the heads' indices, each with its scores.
@@ -78,11 +85,11 @@ def score_layer(
     A, B = layer_factors(W_q, W_k)
     if precision == "auto" and torch.float64 in (W_q.dtype, W_k.dtype):
         precision = "float64"
-    scores = {"all": score_factors(A, B, precision, tile_bytes)}
+    scores = {"all": score_factors(A, B, precision, tile_bytes, alone)}
     if heads:
         group = W_q.shape[1] // W_k.shape[1]
         for h in range(W_q.shape[1]):
-            scores[str(h)] = score_factors(W_q[:, h], W_k[:, h // group], precision, tile_bytes)
+            scores[str(h)] = score_factors(W_q[:, h], W_k[:, h // group], precision, tile_bytes, alone)
     return scores
 
 
@@ -120,7 +127,9 @@ def layer_factors(W_q: torch.Tensor, W_k: torch.Tensor) -> tuple[torch.Tensor, t
     return A.flatten(1), W_k.flatten(1)
 
 
-def score_factors(A: torch.Tensor, B: torch.Tensor, precision: str = "auto", tile_bytes: int | None = None) -> Score:
+def score_factors(
+    A: torch.Tensor, B: torch.Tensor, precision: str = "auto", tile_bytes: int | None = None, alone: bool = False
+) -> Score:
     """Scores M = A B^T; A and B are [d, r].
 
     Args:
@@ -130,17 +139,22 @@ def score_factors(A: torch.Tensor, B: torch.Tensor, precision: str = "auto", til
             float32 at the least, whose error is at most 1e-5 in symmetry and 1e-4 in both directionalities: where
             their estimate says otherwise, the whole is done again in float64.
         tile_bytes: how much memory a tile of M may take.
+        alone: no other thread of this process multiplies matrices meanwhile. Then factors in bfloat16 are multiplied by the
+            CPU's unit for such numbers, if it has one: to the same accuracy, but torch switches it on for all threads.
 
     Raises:
         UsageError: no such precision.
     """
+    import torch
+
     require_precision(precision)
     if A.device != B.device:
         A, B = A.cpu(), B.cpu()
+    bfloat16 = alone and A.dtype == B.dtype == torch.bfloat16 and has_matrix_unit(A.device)
     (A, a, a_exponent), (B, b, b_exponent) = _normalised(A), _normalised(B)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return Score(None, None, None, None, None, None, "not_finite")
-    for way in ways(*A.shape, A.device, precision == "float64", tile_bytes):
+    for way in ways(*A.shape, A.device, precision == "float64", tile_bytes, bfloat16):
         score, trusted = _from_moments(way(A, B, a, b), a_exponent + b_exponent)
         if trusted:
             break

@@ -63,7 +63,7 @@ def score_artifact(
     manifest = artifacts.read_manifest(folder)
     chosen = choose_device(device)
     logger.info("scoring %s on %s", manifest["model"], chosen)
-    engine = Engine(heads, precision)
+    engine = Engine(heads, precision, alone=True)
     rows, norms = [], {} if structure else None
     for snapshot, part in manifest["snapshots"].items():
         layers = [layer["layer"] for layer in part["layers"]]

@@ -12,7 +12,7 @@ from qkgeom.console import track
 from qkgeom.dropping import drop
 from qkgeom.errors import ModelFault, QkgeomError, TransientFault
 from qkgeom.scoring import Row, write_scores
-from qkgeom.structure import NORMS
+from qkgeom.structure import NORMS, write_norms
 
 logger = logging.getLogger(__name__)
 Faults = tuple[type[QkgeomError], ...]
@@ -49,11 +49,13 @@ def write_own_scores(folder: Path, rows: Sequence[Row], how: Mapping[str, object
 
     Args:
         folder: the artifact.
-        rows: its rows.
+        rows: its rows; none of a model with a fault, which has norms of no layer.
         how: `parameters`, `device` and `threads` for the record.
     """
     scores = folder / "scores.csv"
     write_scores(scores, rows)
+    if not rows and how["parameters"]["structure"]:  # the pipeline waits for the file
+        write_norms(folder, {})
     outputs = [path for path in (scores, folder / NORMS) if path.exists()]
     provenance.write_record(
         provenance.beside(scores),

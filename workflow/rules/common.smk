@@ -231,6 +231,11 @@ def score_columns():
     return " ".join(f"--{name}" if getattr(SETTINGS, name) else f"--no-{name}" for name in ("heads", "structure"))
 
 
+def norms_of(models):
+    """The norms beside the scores of some models, where these are computed."""
+    return expand("results/models/{model}/norms.npz", model=models) if SETTINGS.structure else []
+
+
 def stack_of(model):
     """The query and key weights of a model, as far as the tables say."""
     return training_sizing.stack(PLANS[run_of(model)]) if model in TRAINED else sizing.published(PUBLISHED[model])

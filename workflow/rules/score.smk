@@ -9,6 +9,7 @@ rule score:
     output:
         update("results/models/{model}/scores.csv"),  # so that scores are there until others are
         update("results/models/{model}/scores.provenance.json"),
+        update(norms_of(["{model}"])),
     log:
         f"{OUT}/logs/score/{{model}}.log",
     benchmark:
@@ -49,6 +50,7 @@ for number, models_of_job in enumerate(trained_scoring_jobs(RUNS, SETTINGS) + SH
         output:
             update(expand("results/models/{model}/scores.csv", model=models_of_job)),
             update(expand("results/models/{model}/scores.provenance.json", model=models_of_job)),
+            update(norms_of(models_of_job)),
         log:
             f"{OUT}/logs/score/{models_of_job[0]}.log",
         benchmark:
@@ -110,6 +112,7 @@ rule check:
     input:
         manifests=expand("results/models/{model}/manifest.json", model=MODELS),
         scores=expand("results/models/{model}/scores.csv", model=MODELS),
+        norms=norms_of(MODELS),
         figures=figure_targets(),
         tables=table_targets(),
         report=rules.report.output,  # check is the last step, and may end with an error

@@ -18,7 +18,8 @@ CAPTION = (
     "Symmetry is 1 for a symmetric and -1 for a skew-symmetric matrix; negative directionality means that columns "
     "dominate. The axis counts optimiser steps, where the paper's says epochs. The embedded corpora reference, docstrings "
     "and descriptions stand for the paper's Wikipedia, Red Pajama and Jigsaw, and 2, 4 and 6 layers for its 4, 12 and 24. "
-    "Sand: central 95 % of one layer of random weights of this shape. Thin and dashed, where published_trajectories of "
+    "Sand: central 95 % of one layer of random weights of this shape; where it reaches from -1 to 1, in narrow models, "
+    "no directionality of one layer is evidence. Thin and dashed, where published_trajectories of "
     "config.yaml says where they are: the authors' own medians, drawn on the share of their training steps."
 )
 GROUP = "training"

@@ -14,7 +14,8 @@ CAPTION = (
     "Symmetry and directionality (excess) of the query-key matrices of language models against the number of parameters: "
     "median over layers, bars from the first to the third quartile. Symmetry is 1 for a symmetric and -1 for a "
     "skew-symmetric matrix; negative directionality means that columns dominate. Models of nearly the same size stand side by "
-    "side. Sand: central 95 % of one layer of random weights of this shape. "
+    "side. Sand: central 95 % of one layer of random weights of this shape; "
+    "where it reaches from -1 to 1, in narrow models, no directionality of one layer is evidence. "
     "† marks scores that cannot be told from those of random weights."
 )
 GROUP = "language"

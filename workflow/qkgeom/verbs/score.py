@@ -95,6 +95,13 @@ def command(
             found = "--architecture, --n-head, --n-kv-head, --part or --adapter"
             raise UsageError("an artifact knows its architecture, and its weights are as they are", found=found)
         own = output is not None and output.resolve() == (folder / "scores.csv").resolve()
+        if own and null:
+            raise UsageError(
+                "an artifact's own scores do not have the columns of --null",
+                found=f"--null and -o {output}",
+                expected="what the pipeline reads: `collect` adds them to its table, from random weights as it knows them then",
+                fix="write another file, or leave out --null",
+            )
         rows = score_stored(folder, partial(scored, in_place=own), RECORDED[record])
     else:
         with scratch_folder() as temporary:
