@@ -15,6 +15,8 @@
 #   results/<preset>/tables/<table>.{tex,csv,md}    table
 #   results/<preset>/report.html                    report    (one page with all of it)
 #   results/<preset>/check.{ok,txt}                 check     (.ok if no model is missing; .txt: what was found)
+#   results/<preset>/audit/audit.{ok,md,json}       audit     (.ok if nothing is wrong; .md and .json: what was found)
+#   <of scores, collected, figures, tables>/[<name>.]provenance.json   how they were made, beside them
 #   results/<preset>/{logs,benchmarks}/<rule>/<model, figure or table>
 #   results/.{invocations,writing}/                 lock files: one job at a time writes an output
 #
@@ -33,10 +35,11 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/theory.smk"
 include: "workflow/rules/extract.smk"
+include: "workflow/rules/score.smk"
 include: "workflow/rules/published.smk"
 include: "workflow/rules/render.smk"
+include: "workflow/rules/audit.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/score.smk"
 
 
 place_jobs()
@@ -47,6 +50,8 @@ rule all:
     default_target: True
     input:
         rules.check.output,
+        rules.audit.output,
+        rules.report.output,
         # what led to it as well: of a file that it is not told of, Snakemake does not notice that it is gone
         expand("results/runs/{run}/done.json", run=trained_runs()),
         rules.check.input,
@@ -73,9 +78,10 @@ rule tables:
 
 onstart:
     begin_invocation()
+    bring_into_the_present(Path("results"))
 
 
 onsuccess:
     sys.stderr.write(
-        f"\nReport: {OUT}/report.html   figures: {OUT}/figures   tables: {OUT}/tables   missing: {OUT}/check.txt\n"
+        f"\nReport: {OUT}/report.html   audit: {OUT}/audit/audit.md   figures: {OUT}/figures   tables: {OUT}/tables\n"
     )

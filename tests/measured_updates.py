@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 STEPS, LAST = (0, 200, 400), 500
-FROM_BATCHES = ("implicit", "first_order", "whitened", "beta_pairs", "beta_pairs_shuffled", "implicit_batch")
+FROM_BATCHES = ("implicit", "implicit_pairs", "first_order", "whitened", "beta_pairs", "beta_pairs_shuffled", "implicit_batch")
 LEVEL = {"beta_pairs": 0.3, "realised": 0.3, "weights": 0.2, "realised_all": 0.3, "realised_second_half": 0.3}
 
 

@@ -108,7 +108,7 @@ def test_gpus_and_nodes_of_a_run(project, gpus, nodes, threads, sbatch, srun):
     """One task on each node, which starts the processes of that node's GPUs; memory is per node."""
     jobs = asked(project, "device=cuda", f"gpus_per_run={gpus}", f"nodes_per_run={nodes}")
     assert submitted(jobs["train_0"], threads) == (sbatch, srun)
-    assert (jobs["train_0"]["processes"], jobs["train_0"]["mem_mb"]) == (str(gpus), "7000")
+    assert jobs["train_0"]["processes"] == str(gpus)
     assert {name for name, job in jobs.items() if job.get("gpu") == "1"} >= {"score_0", "score tiny-enc"}
 
 
@@ -133,6 +133,26 @@ def test_more_gpus_than_this_machine_has(project, config):
     assert result.returncode == 1 and "and there are 2 on this machine" in result.stdout + result.stderr
     project.run("-n", "--config", "device=cuda", "gpus_per_run=2", CUDA_VISIBLE_DEVICES="0,1")
     project.run("-n", "--config", "device=cpu", *config, CUDA_VISIBLE_DEVICES="0,1")
+
+
+def test_jobs_that_need_much_gpu_memory_go_where_the_profile_says(project, tmp_path):
+    other = project.copy(tmp_path / "copy")
+    profile = yaml.safe_load((other.folder / PROFILE).read_text())
+    jobs = asked(other, "device=cuda")
+    memory = {name: int(job["gpu_mem_mb"]) for name, job in jobs.items() if job.get("gpu") == "1"}
+    assert memory["train_0"] < memory["score_0"] <= memory["score tiny-enc"]
+    most = {"gpu_jobs_above_99999": "'none'", f"gpu_jobs_above_{memory['train_0']}": "'h100'", "gpu_jobs_above_1": "'l4'"}
+    profile["set-resources"] |= {place: {"gpu_model": model} for place, model in most.items()}
+    other.write(PROFILE, yaml.safe_dump(profile))
+    models = {name: job.get("gpu_model") for name, job in asked(other, "device=cuda").items()}
+    assert models == {name: None if name not in memory else "l4" if name == "train_0" else "h100" for name in models}
+
+
+def test_no_job_asks_for_more_time_than_a_job_may_have(project):
+    sized = ("extract", "score", "train", "corpus")
+    jobs = [asked(project, "device=cpu", *config) for config in ((), ("longest_job=12",))]
+    least, most = ({int(job["runtime"]) for name, job in each.items() if name.startswith(sized)} for each in jobs)
+    assert min(least) > 12 and most == {12}
 
 
 def test_what_the_profile_says_of_a_rule_itself_comes_first(project, tmp_path):

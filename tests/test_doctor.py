@@ -209,6 +209,8 @@ def test_disks_that_are_full_or_nearly_so(project, monkeypatch):
     case = Case(project.folder, preset="laptop")
     needed, why = check_disk.planned(case)
     assert needed > 1e10 and "preset laptop" in why
+    with_runs, what = check_disk.planned(Case(project.folder, preset="paper"))
+    assert with_runs > needed and all(name in what for name in ("weights", "runs", "states", "corpora"))
     monkeypatch.setattr(check_disk, "planned", lambda case: (needed, why))
 
     def with_free(size):

@@ -440,7 +440,7 @@ def test_a_full_disk_is_no_fault_of_the_model(hub: Hub, tmp_path):
     disk.mkdir()
     hub.fail("storage GET", ignore_range=True)  # so that the file is fetched whole
     with client(tmp_path, hub, small_disk(disk, 300), HF_HUB_CACHE=str(disk)) as it:
-        expect(it.fetch("tiny/large"), "TransientFault", "cannot be stored", "No space left", "HF_HOME", "model.safetensors")
+        expect(it.fetch("tiny/large"), "DiskFault", "cannot be stored", "No space left", "HF_HOME", "model.safetensors")
 
 
 def test_no_progress_bars_where_nobody_watches(hub: Hub, tmp_path):

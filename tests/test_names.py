@@ -422,5 +422,5 @@ def test_a_full_disk_is_no_fault_of_the_model(hub: Hub, official: Path, tmp_path
     with client(tmp_path / "home", hub, small_disk(disk, 40), QKGEOM_CACHE=str(disk)) as it:
         it.use_table("whisper", official.with_name("whisper.tsv"))
         answer = it.fetch("whisper:tiny")
-    assert answer["error"] == "TransientFault"
+    assert answer["error"] == "DiskFault"
     assert "No space left" in answer["text"] and "QKGEOM_CACHE" in answer["text"]

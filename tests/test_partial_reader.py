@@ -580,10 +580,6 @@ def test_a_full_disk_is_no_fault_of_the_model_and_costs_nothing_twice(hub: Hub, 
     disk.mkdir()
     with client(tmp_path / "home", hub, small_disk(disk, 64)) as it:
         answer = extract(it, "tiny/wide", disk / "a")
-        assert (
-            answer["error"] == "TransientFault"
-            and "free disk space" in answer["text"]
-            and "final.safetensors" in answer["text"]
-        )
+        assert answer["error"] == "DiskFault" and "free disk space" in answer["text"] and "final.safetensors" in answer["text"]
         again = extract(it, "tiny/wide", disk / "a")
-        assert again["error"] == "TransientFault"
+        assert again["error"] == "DiskFault"

@@ -386,6 +386,31 @@ def test_disk_is_told_with_and_without_keeping_weights(tmp_path):
     assert total["disk_dropping"] == 4 * (10 + 3 + 4 + 5 + 6)
 
 
+# a whole preset
+
+
+def test_a_preset_is_told_with_what_it_trains_until_that_is_there(tmp_path):
+    def told():
+        with client(tmp_path / "home", HF_HUB_OFFLINE="1") as it:
+            result = it.command("plan", "--json", "--preset", "mini", "--results", str(tmp_path / "results"))
+        answer = json.loads(result.stdout)
+        assert "nominal" in answer["how_preset"]
+        return answer["preset"]
+
+    before = told()
+    assert before["disk"] == sum(before["disk_of"].values()) and all(before["disk_of"].values())
+    assert before["node_hours"] > before["with_gpus"]["node_hours"] > 0 < before["with_gpus"]["gpu_hours"]
+    runs, corpora = [tmp_path / "results" / name for name in ("runs", "mini/corpora")]
+    names = [f"{run}.s{seed}" for run in ("mini.encoder-2l-reference", "mini.decoder-2l-reference") for seed in (0, 1)]
+    for path in (*(runs / name / "done.json" for name in names), corpora / "reference/corpus.json"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    after = told()
+    assert after["jobs"] == before["jobs"]
+    assert all(after["disk_of"][name] < before["disk_of"][name] for name in before["disk_of"])
+    assert after["node_hours"] < before["node_hours"]
+
+
 # elsewhere
 
 

@@ -1,5 +1,6 @@
 """The pipeline on a real SLURM of one node: jobs are cancelled, run out of memory, and lose their node."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,8 +14,8 @@ import pytest
 import yaml
 
 import slurm_cluster
-from project import Project
 from slurm_cluster import running_cluster, wait_until
+from tiny_pipeline import RUN, TARGETS, create
 
 pytestmark = [
     pytest.mark.slurm,
@@ -23,33 +24,17 @@ pytestmark = [
     pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing()),
 ]
 
-RUN = "mini.vit.s0"
-TRAINING = """
-training:
-  runs_per_job: 1
-  require_margins: false
-  corpora: {vocab_size: 400, longest: 20000}
-  defaults:
-    {dropout: 0.0, init_std: 0.07, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01,
-     log_every: 2, save_every: 6}
-  families:
-    vit: {d_model: 16, n_head: 2, length: 4, heldout_batches: 2}
-"""
 HERE = "tiny-dec"  # is extracted on the machine that runs snakemake
 MODELS = ("tiny-enc", HERE, RUN)
-TARGETS = [f"results/mini/{name}" for name in ("tables/symmetry_scores.csv", "figures/scores_language.pdf")]
 GPU = {"train_0", "score_0", "score_tiny-enc", "score_tiny-dec"}
 CPU = {"extract_tiny-enc", f"extract_{RUN}", "collect", "table_symmetry_scores", "figure_scores_language"}
 DISTURBED = {"train_0", "score_tiny-enc", "collect"}
+PROFILES = {  # edits of it, of which `doctor` is asked
+    "right": {},
+    "wrong_partition": {"gpu_jobs": {"slurm_partition": "'gpus'"}},
+    "wrong_model": {"gpu_jobs": {"gpu_model": "'a100'"}, "slurm-status-command": "sacct"},
+}
 TOO_LITTLE = 300  # MB, which PyTorch alone exceeds
-
-
-def create(folder):
-    """A project of two published models and one run."""
-    project = Project.create(folder)
-    project.write_runs("vit")
-    project.append("workflow/presets/mini.yaml", TRAINING)
-    return project
 
 
 def fill_in_the_site(project, scratch):
@@ -62,6 +47,17 @@ def fill_in_the_site(project, scratch):
     project.write("profiles/slurm/config.yaml", yaml.safe_dump(profile))
 
 
+def ask_doctor(project, folder, cluster, gpu_jobs=None, **profile):
+    """What `doctor` says, by check, in a project with this profile and `device: cuda`."""
+    copy = project.copy(folder)
+    copy.write("config.yaml", (copy.folder / "config.yaml").read_text().replace("device: auto", "device: cuda"))
+    stated = yaml.safe_load((copy.folder / "profiles/slurm/config.yaml").read_text()) | profile
+    stated["set-resources"]["gpu_jobs"] |= gpu_jobs or {}
+    copy.write("profiles/slurm/config.yaml", yaml.safe_dump(stated))
+    findings = json.loads(copy.qkgeom("doctor", "--slurm", "--json", **cluster.environment).stdout)["findings"]
+    return {each["check"]: each for each in findings}
+
+
 class Story:
     """A run on the cluster to which all happens that can: the jobs by rule and wildcard, and what the node was seen to do."""
 
@@ -71,6 +67,9 @@ class Story:
         fill_in_the_site(self.project, self.scratch)
         self.jobs = defaultdict(list)
         with running_cluster() as self.cluster, (folder / "output").open("w+") as output:
+            self.doctor = {
+                name: ask_doctor(self.project, folder / name, self.cluster, **edit) for name, edit in PROFILES.items()
+            }
             profile = ["--workflow-profile", "profiles/slurm"]
             download = [f"results/models/{HERE}/manifest.json", "--config", "download_here=true"]
             self.project.run(*profile, *download, **self.cluster.environment)
@@ -223,3 +222,19 @@ def test_scores_and_tables_equal_a_local_runs(story, local):
     for end in (".csv", ".md", ".tex"):
         name = TARGETS[0].replace(".csv", end)
         assert (local.folder / name).read_text() == (story.project.folder / name).read_text()
+
+
+def test_doctor_finds_the_site_in_order(story):
+    found = {check: (each["state"], each["found"]) for check, each in story.doctor["right"].items()}
+    assert found["slurm"] == ("ok", "2 partitions: cpu, gpu")
+    assert found["partition"] == ("ok", "gpu") and found["gres"] == ("ok", "GPUs of the cluster: model_x")
+    assert found["accounting"] == ("ok", "off; the status of jobs is asked of squeue") and "job age" not in found
+
+
+def test_doctor_names_what_the_cluster_does_not_have(story):
+    partition = story.doctor["wrong_partition"]["partition"]
+    assert (partition["state"], partition["found"]) == ("fault", "the cluster has no gpus")
+    assert partition["fix"] == "edit `gpu_jobs` in profiles/slurm: one of cpu, gpu"
+    gres, accounting = (story.doctor["wrong_model"][check] for check in ("gres", "accounting"))
+    assert gres["state"] == "fault" and gres["found"] == "partition gpu has no gres gpu:a100 (GPUs of the cluster: model_x)"
+    assert accounting["state"] == "fault" and "sacct: the run would never end" in accounting["found"]

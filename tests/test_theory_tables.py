@@ -33,7 +33,7 @@ from qkgeom.training.schedule import Schedule
 from qkgeom.training.sequences import IGNORED
 from qkgeom.training.tokens import SPECIAL, Corpus, write_corpus
 from qkgeom.training.vocabulary import train_tokenizer
-from theory_models import VOCABULARY, batch_for, bert, built, causal_bert, gpt2
+from theory_models import VOCABULARY, batch_for, bert, built, causal_bert, gpt2, llama_with_rope
 from trained_models import Run, write_tables
 
 CUSTOM, CONTROL = (families.load(name) for name in ("custom", "control"))
@@ -147,6 +147,17 @@ def test_whitened_updates_are_those_of_whitened_rows():
         assert np.allclose(found, expected.numpy())
 
 
+def test_terms_of_a_position_with_itself_are_symmetric_and_left_out_of_pairs():
+    model = built(causal_bert)
+    attention = attention_gradients(model, batch_for(model))[1][1]
+    layer, W = LayerSums(np.zeros((24, 24))), torch.zeros(24, 4, 6, dtype=torch.float64)
+    layer.add(attention, W, W)
+    own = layer.implicit[0] - layer.implicit_pairs[0]
+    assert np.abs(own).max() > 0 and np.allclose(own, own.T)
+    pairs = replace(attention, beta=attention.beta * (1 - torch.eye(attention.beta.shape[-1], dtype=torch.float64)))
+    assert np.allclose(layer.implicit_pairs[0], -implicit_gradient(pairs).sum(0).numpy())
+
+
 def test_the_texts_of_a_masked_batch_have_their_tokens_back():
     batch = {"input_ids": torch.tensor([[4, 8, 9]]), "labels": torch.tensor([[7, IGNORED, IGNORED]])}
     assert texts(batch).tolist() == [[7, 8, 9]]
@@ -154,14 +165,22 @@ def test_the_texts_of_a_masked_batch_have_their_tokens_back():
     assert texts(moved).tolist() == [[4, 8, 9]]
 
 
-def test_pair_symmetry_of_a_model_without_a_mask_is_found_and_its_control_has_none():
-    """Tokens of two kinds that always come together: the model's gradients for the pair depend on the kinds alone."""
+def test_a_step_is_summed_over_batches():
     model = built(bert)
     sums = step_sums(model, [batch_for(model, 40) for _ in range(4)], [torch.tensor([1, 1, 2])], seed=0)
     assert sums.targets == {1: 8, 2: 4} or sums.targets == {1: 2, 2: 1}
     assert len(sums.losses) == 4 and len(sums.layers) == 3
     assert sums.layers[0].pairs[0].shape == (VOCABULARY, VOCABULARY)
     assert not np.allclose(sums.layers[0].pairs[0], sums.layers[0].pairs_shuffled[0])
+
+
+@pytest.mark.faults
+def test_models_that_are_not_measured():
+    model = built(llama_with_rope)
+    with pytest.raises(ModelFault, match=r"a model with RoPE has no W_qk whose plain update"):
+        step_sums(model, [batch_for(model)], [torch.tensor([1])], seed=0)
+    with pytest.raises(ModelFault, match=r"examples have none\n +where: +BertForMaskedLM\n +found: +pixel_values"):
+        step_sums(built(bert), [{"pixel_values": torch.zeros(1)}], [torch.tensor([1])], seed=0)
 
 
 # controls
@@ -250,16 +269,8 @@ def test_a_run_is_measured_at_its_whole_snapshots(trained, corpora):
     assert record["status"] == "ok" and record["steps"] == [0, 4, 8] and len(record["losses"]["4"]) == 3
     tables = tables_of(run)
     updates = tables["updates"]
-    whole = {
-        "implicit",
-        "implicit_batch",
-        "first_order",
-        "whitened",
-        "beta_pairs",
-        "beta_pairs_shuffled",
-        "realised",
-        "weights",
-    }
+    whole = {"implicit", "implicit_pairs", "implicit_batch", "first_order", "whitened"}
+    whole |= {"beta_pairs", "beta_pairs_shuffled", "realised", "weights"}
     assert {step: set(part["quantity"]) for step, part in updates.groupby("step")} == {
         0: whole | {"realised_all"},
         4: whole | {"realised_second_half"},

@@ -64,6 +64,7 @@ SCHEDULE = Schedule(
     heldout_batches=4,
     snapshots=tuple(range(STEPS + 1)),
     device="cpu",
+    whole=(5, 20),
 )
 Q_AND_K = {
     f"bert.encoder.layer.{layer}.attention.self.{which}.{kind}"
@@ -101,9 +102,11 @@ def arguments(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> list
     cells["role"] = "encoder" if recipe["objective"] == "masked" else "decoder"
     cells |= {"seeds": seed[1:], "presets": preset, **{key: str(recipe.pop(key)) for key in ("objective", "init", "n_layer")}}
     settings = {**recipe, **asdict(schedule), "snapshots": list(schedule.snapshots)}
-    settings = {key: value for key, value in settings.items() if key not in ("seed", "device")}
+    settings = {key: value for key, value in settings.items() if key not in ("seed", "device", "whole")}
     training = {"runs_per_job": 1, "require_margins": True, "corpora": {"vocab_size": 300, "longest": 10**6}}
     training |= {"defaults": {}, "families": {"custom": settings}}
+    if schedule.whole:
+        training["updates"] = {"runs": [f"{row}.{seed}"], "steps": list(schedule.whole), "batches": 2, "runs_per_job": 1}
     folder = run.parent.parent / "tables" / run.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.tsv").write_text("\n".join("\t".join(line) for line in (cells, cells.values())) + "\n")
@@ -219,18 +222,19 @@ def test_two_processes_give_the_same_bytes(corpus, undisturbed, tmp_path):
 
 
 def test_another_seed_is_another_run(corpus, undisturbed, tmp_path):
-    short = replace(SCHEDULE, snapshots=(0, STEPS))
+    short = replace(SCHEDULE, whole=(), snapshots=(0, STEPS))
     other = here(corpus, tmp_path / RUN, replace(RECIPE, seed=1), short)
     for name in ("losses.csv", "snapshots/0000000/model.safetensors"):
         assert (other / name).read_bytes() != (undisturbed / name).read_bytes()
 
 
-def test_snapshots_hold_q_and_k_and_the_last_everything(corpus, undisturbed):
+def test_snapshots_hold_q_and_k_and_the_last_and_whole_ones_everything(corpus, undisturbed):
     folders = sorted((undisturbed / "snapshots").iterdir())
     assert [int(folder.name) for folder in folders] == list(SCHEDULE.snapshots)
     for folder in folders[:-1]:
         assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
-        assert set(load_file(folder / "model.safetensors")) == Q_AND_K
+        kept = set(load_file(folder / "model.safetensors"))
+        assert kept == (set(load_file(last_checkpoint(undisturbed))) if int(folder.name) in SCHEDULE.whole else Q_AND_K)
     model = BertForMaskedLM.from_pretrained(folders[-1])
     heldout = Sequences(read_corpus(corpus), RECIPE.length, True, 0).heldout_batches(SCHEDULE.batch, SCHEDULE.heldout_batches)
     done = json.loads((undisturbed / "done.json").read_text())
@@ -263,7 +267,7 @@ def test_the_record_of_a_run(corpus, undisturbed):
 
 def test_a_run_is_extracted_snapshot_by_snapshot(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    kept = replace(SCHEDULE, steps=12, snapshots=(0, 2, 10, 12))
+    kept = replace(SCHEDULE, steps=12, whole=(), snapshots=(0, 2, 10, 12))
     run = here(corpus, tmp_path / "results" / "runs" / "a", replace(RECIPE, init="symmetric"), kept)
     manifest = acquire("run:a", tmp_path / "artifact", "a")
     assert list(manifest["snapshots"]) == ["0", "2", "10", "12"]
@@ -298,7 +302,9 @@ def test_micro_steps_make_one_step(corpus, tmp_path):
     losses = []
     for recipe in (RECIPE, causal):
         for batch, accumulation in ((16, 1), (4, 4)):
-            schedule = replace(SCHEDULE, steps=4, batch=batch, accumulation=accumulation, log_every=1, snapshots=(0, 4))
+            schedule = replace(
+                SCHEDULE, steps=4, batch=batch, accumulation=accumulation, log_every=1, whole=(), snapshots=(0, 4)
+            )
             run = here(corpus, tmp_path / f"{recipe.objective}{batch}", recipe, schedule)
             losses.append(float((run / "losses.csv").read_text().splitlines()[2].split(",")[3]))
     assert losses[1] == pytest.approx(losses[0], rel=0.05) and losses[3] == pytest.approx(losses[2], rel=0.02)
@@ -342,6 +348,21 @@ def test_kills_leave_no_trace(corpus, undisturbed, tmp_path):
     assert all(code == -signal.SIGKILL for _, code, _ in hits) and hits[0][0] < 10
     code, errors = Command(arguments(corpus, run), tmp_path).end()
     assert code == 0 and "going on from step" in errors
+    assert_same(run, undisturbed)
+
+
+@pytest.mark.kill
+def test_states_from_the_future_do_not_replace_later_ones(corpus, undisturbed, tmp_path):
+    """The clock is put back while a run is down: by time, the states that it writes next are the oldest."""
+    run = tmp_path / RUN
+    for step in (8, 17):
+        command = Command(arguments(corpus, run), tmp_path)
+        interrupt(command, lambda step=step: last_snapshot(run) >= step, signal.SIGKILL)
+        assert command.end()[0] == -signal.SIGKILL
+        for checkpoint in run.glob("state/checkpoint-*"):
+            os.utime(checkpoint, (time.time() + 86400,) * 2)
+    code, errors = Command(arguments(corpus, run), tmp_path).end()
+    assert code == 0 and int(re.search(r"going on from step (\d+)", errors)[1]) >= 15
     assert_same(run, undisturbed)
 
 
@@ -458,7 +479,7 @@ def test_a_state_of_other_settings_is_not_used(unfinished, caplog, change, told)
 
 @pytest.mark.faults
 def test_other_settings_end_as_if_nothing_had_been_there(corpus, unfinished, tmp_path, caplog):
-    wider, kept = replace(RECIPE, d_model=32, init="symmetric"), replace(SCHEDULE, snapshots=(0, 5, STEPS))
+    wider, kept = replace(RECIPE, d_model=32, init="symmetric"), replace(SCHEDULE, whole=(), snapshots=(0, 5, STEPS))
     fresh = here(corpus, tmp_path / "fresh" / RUN, wider, kept)
     caplog.clear()
     here(corpus, unfinished, wider, kept)
@@ -504,7 +525,7 @@ def test_runs_of_one_job_are_as_if_alone(corpus, undisturbed, tmp_path):
 def test_a_model_that_learned_too_little_is_no_data_point(corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "results" / "runs" / RUN
-    short = replace(SCHEDULE, steps=4, snapshots=(0, 4))
+    short = replace(SCHEDULE, steps=4, whole=(), snapshots=(0, 4))
     plan = Plan(CUSTOM, RECIPE, short, corpus.name, 3.0)
     record = train_run(plan, corpus.parent, run)
     assert record["status"] == "not_learned" and record["measured"]["margin"] == 3.0
@@ -546,7 +567,9 @@ def test_a_diverged_run_keeps_the_curve_before_it(corpus, tmp_path):
 @pytest.mark.faults
 def test_weights_that_are_not_finite_at_the_end_are_a_divergence(corpus, tmp_path):
     """The last step ruins the model, and no training loss is taken after it."""
-    run = here(corpus, tmp_path / RUN, schedule=replace(SCHEDULE, steps=3, snapshots=(0, 3), learning_rate=1e38, warmup=2))
+    run = here(
+        corpus, tmp_path / RUN, schedule=replace(SCHEDULE, steps=3, whole=(), snapshots=(0, 3), learning_rate=1e38, warmup=2)
+    )
     done = json.loads((run / "done.json").read_text())
     assert (done["status"], done["steps"], done["heldout_loss"]) == ("diverged", 3, None)
 
@@ -579,7 +602,7 @@ def test_a_folder_that_cannot_be_written(corpus, tmp_path):
 @pytest.mark.parametrize("snapshots", [(), (0,), (0, 5), (5, STEPS), (0, 5, 5, STEPS), (0, 9, 5, STEPS), (0, STEPS, STEPS + 1)])
 def test_snapshots_that_do_not_fit_the_run(snapshots):
     with pytest.raises(UsageError, match="the snapshots do not fit the run"):
-        replace(SCHEDULE, snapshots=snapshots)
+        replace(SCHEDULE, whole=(), snapshots=snapshots)
 
 
 @pytest.mark.faults
@@ -658,7 +681,7 @@ def test_training_and_held_out_losses_have_the_same_precision(corpus, tmp_path, 
 
     monkeypatch.setattr(loop, "_precision", lambda _: {"bf16": True})
     with torch.nn.modules.module.register_module_forward_hook(note):
-        run = here(corpus, tmp_path / RUN, schedule=replace(SCHEDULE, steps=2, snapshots=(0, 2)))
+        run = here(corpus, tmp_path / RUN, schedule=replace(SCHEDULE, steps=2, whole=(), snapshots=(0, 2)))
     assert seen == {(True, torch.bfloat16), (False, torch.bfloat16)}
     weights = load_file(last_checkpoint(run))
     assert {value.dtype for value in weights.values()} == {np.dtype("float32")}
@@ -701,7 +724,7 @@ def test_progress_in_a_log(corpus, tmp_path, monkeypatch, caplog):
     assert caplog.text.count(" of 40: ") == 1  # a run shorter than the interval has its last line only
     caplog.clear()
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    here(corpus, tmp_path / "two" / RUN, schedule=replace(SCHEDULE, snapshots=(0, STEPS)))
+    here(corpus, tmp_path / "two" / RUN, schedule=replace(SCHEDULE, whole=(), snapshots=(0, STEPS)))
     lines = [record.getMessage() for record in caplog.records if " of 40: " in record.getMessage()]
     assert len(lines) == STEPS + 1 and lines[0].startswith(f"{RUN}: step 1 of 40: loss -, ")
     assert lines[-1].startswith(f"{RUN}: step 40 of 40: loss 5.") and lines[-1].endswith(" steps/s, 0:00:00 left")

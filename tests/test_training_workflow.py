@@ -17,6 +17,7 @@ training:
   runs_per_job: 2
   require_margins: false
   corpora: {vocab_size: 400, longest: 20000}
+  updates: {runs: ["*-2l-reference.s0"], steps: [0, 4], batches: 2, runs_per_job: 2}
   defaults:
     {dropout: 0.0, init_std: 0.07, batch: 4, accumulation: 1, steps: 12, learning_rate: 0.003, warmup: 2, weight_decay: 0.01,
      log_every: 2, save_every: 6}
@@ -99,6 +100,26 @@ def test_figures_and_tables_of_training_are_rendered(trained):
     assert (out / "figures/dynamics.pdf").stat().st_size
     assert read(out / "tables/symmetric_init.csv")
     assert read(out / "tables/claims.csv")
+
+
+@pytest.mark.slow
+def test_updates_of_the_runs_that_the_preset_names_are_measured_and_drawn(trained):
+    measured = {path.parents[1].name for path in trained.folder.glob("results/runs/*/updates/done.json")}
+    assert measured == {"mini.encoder-2l-reference.s0", "mini.decoder-2l-reference.s0"}
+    out = trained.folder / "results/mini"
+    assert {row["role"] for row in read(out / "figures/update_dynamics.csv")} == {"encoder", "decoder"}
+    assert {row["model"] for row in read(out / "figures/framework.csv")} == measured
+    assert {row["model"] for row in read(out / "tables/token_roles.csv")} <= measured
+    claims = {row["claim"] for row in read(out / "tables/claims.csv")}
+    assert {"realised_symmetry", "encoder_symmetry"} <= claims
+
+
+@pytest.mark.slow
+def test_what_is_measured_again_and_what_is_not(trained, tmp_path):
+    project = trained.copy(tmp_path / "copy")
+    project.append("workflow/qkgeom/theory/tables.py", "\n# edited\n")
+    planned = project.planned()
+    assert "updates_0" in planned and not trains(planned) and not {"extract", "collect"} & set(planned)
 
 
 def trains(jobs):

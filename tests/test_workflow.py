@@ -17,7 +17,7 @@ from project import ROOT, Project
 
 FIGURES = {"scores_language", "heads", "wqk_examples", "norm_profiles"}
 TABLES = {"symmetry_scores", "directionality_scores"}
-LAST = {"report": {"-"}, "check": {"-"}}
+LAST = {"check": {"-"}, "audit": {"-"}, "report": {"-"}}
 COLLECTED = {"collect": {"-"}, **LAST}
 RENDERED = {"figure": {"heads", "norm_profiles", "scores_language"}, "table": TABLES}
 
@@ -38,7 +38,7 @@ def project(finished, tmp_path):
 def test_a_run_makes_every_promised_file(finished):
     names = [f"figures/{name}{end}" for name in FIGURES for end in (".pdf", ".png", ".csv")]
     names += [f"tables/{name}{end}" for name in TABLES for end in (".tex", ".csv", ".md")]
-    names += ["collected/scores.csv", "collected/summary.csv", "report.html", "check.txt"]
+    names += ["collected/scores.csv", "collected/summary.csv", "report.html", "check.txt", "audit/audit.md", "audit/audit.json"]
     assert (finished.folder / "results/mini/check.ok").exists()
     out = finished.folder / "results/mini"
     assert [name for name in names if not (out / name).stat().st_size] == []
@@ -61,6 +61,23 @@ def test_an_edited_figure_is_drawn_again_alone(project):
 def test_an_edited_table_is_printed_again_alone(project):
     project.append("workflow/qkgeom/tables/symmetry_scores.py", "\n# edited\n")
     assert project.planned() == {"table": {"symmetry_scores"}, **LAST}
+
+
+def test_an_edited_audit_is_done_again_alone(project):
+    project.append("workflow/qkgeom/audit/plain.py", "\n# edited\n")
+    assert project.planned() == {"audit": {"-"}, "report": {"-"}}
+
+
+def test_a_tampered_run_ends_with_an_error_and_leaves_the_page(project):
+    path = project.folder / "results/models/tiny-enc/final.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    (project.folder / "results/mini/audit/audit.ok").unlink()
+    result = project.snakemake()
+    assert result.returncode != 0
+    assert "tensor layer.002.W_k" in (project.folder / "results/mini/audit/audit.md").read_text()
+    assert not (project.folder / "results/mini/audit/audit.ok").exists()
 
 
 def test_edited_scores_are_computed_again_without_fetching(project):

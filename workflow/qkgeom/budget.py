@@ -21,9 +21,9 @@ from qkgeom.training.plans import plan_runs
 HERE = Path(__file__).parent
 RENDERED = 10.0  # seconds of a figure, a table, `collect` or `check`
 HOW = (
-    f"hours: {sizing.RATES}; {training_sizing.RATES}; of jobs that have a GPU where there is one (scoring and training) the "
-    "hours are told on a CPU and on a GPU, each with the `threads` of config.yaml; disk: states are what runs hold besides "
-    "while they train, all at a time; jobs are those of an empty results folder, the rest is what is not there yet"
+    f"hours: {training_sizing.RATES}; {sizing.RATES}; GPU-hours are those of scoring and training with `device: cuda`; disk: "
+    "states are what runs hold besides while they train, all at a time; jobs are counted from nothing, hours and disk for what "
+    "is not there yet"
 )
 
 

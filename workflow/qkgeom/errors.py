@@ -56,6 +56,10 @@ class TransientFault(QkgeomError):
     """A fault that may pass (network, full disk): the step fails and may be tried again."""
 
 
+class DiskFault(TransientFault):
+    """This machine's disk refuses a write. It says nothing of a model, so it is never recorded as a model's fault."""
+
+
 # What a step of the pipeline records of a model instead of failing, so that the run goes on without it.
 RECORDED: dict[str, tuple[type[QkgeomError], ...]] = {
     "none": (),

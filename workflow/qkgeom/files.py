@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from qkgeom.errors import TransientFault, UsageError
+from qkgeom.errors import DiskFault, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ def whole_file(target: Path) -> Iterator[Path]:
 
     Raises:
         UsageError: `target` is a folder.
-        TransientFault: the folder or the disk refuses the write; `target` is then as it was before.
+        DiskFault: the folder or the disk refuses the write; `target` is then as it was before.
     """
     if target.is_dir():
         raise UsageError("a folder is where a file should be written", where=target, fix="name a file")
@@ -59,9 +59,9 @@ def publish(temporary: Path, target: Path) -> None:
     sync(target.parent)
 
 
-def refused(target: Path, error: OSError) -> TransientFault:
+def refused(target: Path, error: OSError) -> DiskFault:
     """The error for a file that the folder or the disk refuses."""
-    return TransientFault(
+    return DiskFault(
         f"cannot write {target.name}: {error.strerror or error}",
         where=target.parent,
         fix=("free disk space" if error.errno in NO_ROOM else "choose a path that can be written") + ", then run it again",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qkgeom.errors import TransientFault
+from qkgeom.errors import DiskFault
 from qkgeom.files import locked
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
         parent: where; `$TMPDIR`, or /tmp, by default.
 
     Raises:
-        TransientFault: none can be made there.
+        DiskFault: none can be made there.
     """
     try:
         parent = parent or Path(tempfile.gettempdir())
@@ -33,7 +33,7 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
         folder, lock = _new(parent)
     except OSError as error:
         fix = "free disk space, or set TMPDIR to a folder with room, then run the same command again"
-        raise TransientFault("a temporary folder cannot be made", where=parent, found=error, fix=fix) from error
+        raise DiskFault("a temporary folder cannot be made", where=parent, found=error, fix=fix) from error
     try:
         yield folder
     finally:

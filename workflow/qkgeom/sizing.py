@@ -34,13 +34,13 @@ TOGETHER = 1e9  # numbers of a model over all its snapshots, up to which it is s
 
 FLOPS, GPU_FLOPS = 1e10, 1e12  # float64 operations a second of a CPU core, and of a GPU
 NETWORK = 2e7  # bytes a second of a download
-STORED = 3e8  # bytes a second put in order and written
+STORED = 3e8  # bytes a second put in order and written, or read
 START = 6.0  # seconds in which a job's process starts
 SCORING = 2e-3  # seconds of a row of scores besides its operations
 SHORTEST, SLACK = 15, 2  # a job may take so many minutes, and so many times as long as is expected
 RATES = (
-    f"time: a CPU core at {FLOPS / 1e9:.0f} GFLOP/s and a GPU at {GPU_FLOPS / 1e12:.0f} TFLOP/s in float64, downloads at "
-    f"{NETWORK / 1e6:.0f} MB/s, all of them nominal"
+    f"scoring at {FLOPS / 1e9:.0f} GFLOP/s of a CPU core and {GPU_FLOPS / 1e12:.0f} TFLOP/s of a GPU in float64, and "
+    f"downloads at {NETWORK / 1e6:.0f} MB/s, all nominal"
 )
 
 
@@ -154,7 +154,8 @@ def scoring(stack: Stack, *, heads: bool, structure: bool, threads: int, gpu: bo
     of_heads = heads * stack.n_head * operations(stack.d_model, rank / stack.n_head)
     of_layer = (operations(stack.d_model, rank) + of_heads) * (6 if structure else 1)
     rate = GPU_FLOPS if gpu else FLOPS * threads
-    seconds = START + stack.snapshots * stack.n_layer * of_layer / rate + rows * SCORING
+    computing = stack.n_layer * of_layer / rate + stack.numbers * stack.width / STORED
+    seconds = START + stack.snapshots * computing + rows * SCORING
     return Need(memory, seconds, rows * 150, gpu * (CUDA_CONTEXT + GPU_WORKING + layer))
 
 

@@ -94,9 +94,8 @@ def be_sole_writer(*outputs: Path) -> None:
     folder = mine.parent.with_name(OUTPUTS)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for output in sorted(
-            {os.path.relpath(each.resolve(), folder.parent) for each in outputs}
-        ):  # all in one order: no deadlock
+        # in one order for all jobs, so that none waits for another that waits for it
+        for output in sorted({os.path.relpath(each.resolve(), folder.parent) for each in outputs}):
             file = (folder / quote(output, safe="")).open("a+b")
             _wait_for(file, output, mine)
             file.truncate(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from qkgeom import artifacts, provenance, unscored
 from qkgeom.console import track
 from qkgeom.dropping import drop
-from qkgeom.errors import ModelFault, QkgeomError, TransientFault
+from qkgeom.errors import DiskFault, ModelFault, QkgeomError, TransientFault
 from qkgeom.scoring import Row, write_scores
 from qkgeom.structure import NORMS, write_norms
 
@@ -24,7 +24,8 @@ def score_in_place(
     """Scores artifacts in place; one that cannot be scored stops no other. For the arguments see the functions below.
 
     Raises:
-        TransientFault: names those that could not be scored.
+        QkgeomError: the fault of the only one.
+        TransientFault: names those of several that could not be scored.
     """
     faults = []
     for folder in folders:
@@ -33,6 +34,8 @@ def score_in_place(
             if not keep_weights:
                 drop(folder, artifacts.read_manifest(folder))
         except QkgeomError as fault:
+            if len(folders) == 1:
+                raise
             logger.error("%s: %s", folder, fault)
             faults.append((folder, fault))
     if faults:
@@ -85,6 +88,8 @@ def score_stored(folder: Path, scored: Callable[..., list[Row]], recorded: Fault
         return []
     try:
         rows = scored(folder, progress=partial(track, label=f"score {model}"))
+    except DiskFault:
+        raise
     except recorded as fault:
         unscored.record(folder, str(fault))
         logger.error("%s cannot be scored, and the run goes on without it: %s", model, fault)

@@ -14,6 +14,7 @@ from qkgeom.device import gpu_slots
 from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
+from qkgeom.future import bring_into_the_present
 from qkgeom.jobs import drawn, measuring_jobs, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock

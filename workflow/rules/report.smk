@@ -9,6 +9,7 @@ rule report:
         collected=f"{OUT}/collected/summary.csv",
         figures=figure_targets(),
         tables=table_targets(),
+        audit=rules.audit.output,
     output:
         f"{OUT}/report.html",
     log:

@@ -18,7 +18,7 @@ from qkgeom.scratch import scratch_folder
 if TYPE_CHECKING:
     import torch
 
-Loaded = tuple["torch.nn.Module", dict[str, "torch.Tensor"]]
+Loaded = tuple["torch.nn.Module", dict[str, object]]
 SAMPLES = 3200  # of sound, which any convolutional front end shortens to a few frames
 
 
@@ -91,7 +91,6 @@ def _pretrained(model_class: type, folder: Path, **more: str) -> Loaded:
     if shards:
         _write_index(folder, shards)
     model = model_class.from_pretrained(folder, dtype=torch.float32, local_files_only=True, **more).eval()
-    model.config.use_cache = False
     return model, _inputs(model)
 
 
@@ -106,13 +105,14 @@ def _write_index(folder: Path, shards: list[str]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}), encoding="utf-8")
 
 
-def _inputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _inputs(model: torch.nn.Module) -> dict[str, object]:
     """One token of text, one image, a little sound: whatever the model's forward takes of these."""
     import torch
 
     config, taken = model.config, inspect.signature(model.forward).parameters
     token = torch.ones(1, 1, dtype=torch.long)
     inputs = {name: token for name in ("input_ids", "decoder_input_ids") if name in taken}
+    inputs |= {"use_cache": False} if "use_cache" in taken else {}
     vision = getattr(config, "vision_config", config)
     if "pixel_values" in taken:
         size = getattr(vision, "image_size", 224)

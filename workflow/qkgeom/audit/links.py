@@ -44,7 +44,8 @@ def check_record(
     try:
         record = read_record(path)
     except QkgeomError as error:
-        part.found(path, "", error.details or error.what, "the record of how the files beside it were made", again)
+        found = f"{error.what} ({error.details})" if path.exists() else "no such file"
+        part.found(path, "", found, "the record of how the files beside it were made", again)
         return None
     part.count("records")
     for name, kept in record.outputs.items():

@@ -45,7 +45,8 @@ def check_model(name: str, options: Options, digests: Digests, uri: str | None =
     try:
         manifest = read_manifest(folder)
     except QkgeomError as error:
-        part.found(path, "", error.details or error.what, "the artifact's manifest", EXTRACT.format(path))
+        found = f"{error.what} ({error.details})" if path.exists() else "no such file"
+        part.found(path, "", found, "the artifact's manifest", EXTRACT.format(path))
         return part, None
     if manifest.get("model") != name:
         part.found(path, "model", manifest.get("model"), name, EXTRACT.format(path))

@@ -1,10 +1,10 @@
 """The query and key maps of a model's self-attentions, found by running the model itself.
 
-No tensor's name and no split of a fused weight is used. The model runs once on a tiny input, and notes which modules execute
-an attention product. Each of them is then given rows of the identity as hidden states, and what it multiplies, q and k as
-operands of the product, are the rows of W_q and W_k, as its own code reads its own weights. Biases are what the zero
-row gives, and are taken off; QK norms are replaced by the identity; one token stands at position 0, where RoPE turns
-nothing. Whether q and k are linear in x at all is tested with one more row.
+No tensor's name and no split of a fused weight is used. The model runs once on a tiny input, and notes which modules
+execute an attention product. Each of them is then given rows of the identity as hidden states, and what it multiplies, q and
+k as operands of the product, are the rows of W_q and W_k, as its own code reads its own weights. Biases and what a token's
+place adds are what zeros give, and are taken off; QK norms are replaced by the identity; one token of text stands at
+position 0, where RoPE turns nothing. Whether q and k are linear in x at all is tested with one more row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ PRODUCTS |= dict.fromkeys((torch.baddbmm, torch.Tensor.baddbmm), 1)
 QK_NORMS = ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
 LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")  # their gain is part of the map, their division is not
 HIDDEN = ("hidden_states", "x")
-LINEAR = 1e-6  # relative
+CROSS = ("key_value_states", "encoder_hidden_states")
+LINEAR = 1e-5  # relative; some models compute products in float32 whatever their weights are
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class _Operands(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def probe(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[Maps]:
+def probe(model: torch.nn.Module, inputs: Mapping[str, object]) -> list[Maps]:
     """The maps of every self-attention that the model executes, in their order; a shared module counts once.
 
     Args:
@@ -114,7 +115,7 @@ def probe(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[Ma
     return maps
 
 
-def _calls(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[_Call]:
+def _calls(model: torch.nn.Module, inputs: Mapping[str, object]) -> list[_Call]:
     watch = _Watch()
     names = {module: name for name, module in model.named_modules()}
 
@@ -142,10 +143,13 @@ def _calls(model: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> list[_
 
 def _maps(call: _Call) -> Maps | None:
     """The maps of a module; None if it is no self-attention, so that its keys come from elsewhere."""
+    if any(isinstance(call.kwargs.get(name), torch.Tensor) for name in CROSS):
+        return None
     d, n_token = call.hidden.shape[-1], call.hidden.shape[-2]
-    rows = torch.zeros(-(-(d + 2) // n_token) * n_token, d, dtype=torch.float64)
-    rows[:d] = torch.eye(d)
-    rows[d] = torch.randn(d, generator=torch.Generator().manual_seed(0))  # and the last but one or more are zero
+    batch = 1 + -(-(d + 1) // n_token)  # the first example is all zero, and gives each token's offset
+    rows = torch.zeros(batch * n_token, d, dtype=torch.float64)
+    rows[n_token : n_token + d] = torch.eye(d)
+    rows[n_token + d] = torch.randn(d, generator=torch.Generator().manual_seed(0))
     with _in_float64(call.module), torch.no_grad(), _Operands() as watch:
         try:
             call.repeat(rows.reshape(-1, n_token, d))
@@ -157,15 +161,14 @@ def _maps(call: _Call) -> Maps | None:
             return None
     if k.shape[-2] != n_token or k.numel() % len(rows) or q.numel() % len(rows) or k.ndim != q.ndim:
         return None
-    batch = len(rows) // n_token
     if q.shape[0] % batch or k.shape[0] % batch:
         return None  # cross-attention: its keys are as many as before
-    q, k = (each.reshape(batch, -1, n_token, each.shape[-1]).transpose(1, 2).flatten(0, 1) for each in (q, k))
-    q, k = (each - each[d + 1] for each in (q, k))
+    q, k = (each.double().reshape(batch, -1, n_token, each.shape[-1]).transpose(1, 2) for each in (q, k))
+    q, k = ((each[1:] - each[0]).flatten(0, 1) for each in (q, k))
     if not k[:d].any():
         return None
     for name, each in (("queries", q), ("keys", k)):
-        linear = torch.einsum("i,ihd->hd", rows[d], each[:d])
+        linear = torch.einsum("i,ihd->hd", rows[n_token + d], each[:d])
         if not torch.linalg.vector_norm(linear - each[d]) <= LINEAR * torch.linalg.vector_norm(each[d]):
             raise NotProbed(f"the {name} of {call.name} are not linear in its hidden states")
     return Maps(call.name, q[:d], k[:d].repeat_interleave(q.shape[1] // k.shape[1], 1))

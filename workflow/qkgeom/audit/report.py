@@ -32,8 +32,9 @@ def write_report(audit: Audit, folder: Path) -> None:
 
 
 def lines_of(audit: Audit) -> list[list[str]]:
-    """One line of `HEADER` per part."""
-    return [[part.kind, part.name, part.verdict, _counts(part), _remarks(part)] for part in audit.parts]
+    """One line of `HEADER` per part; runs that are verified are left to audit.md, since each is a model too."""
+    shown = [part for part in audit.parts if part.kind != "run" or part.verdict != VERIFIED]
+    return [[part.kind, part.name, part.verdict, _counts(part), _remarks(part)] for part in shown]
 
 
 def summary_of(audit: Audit) -> str:

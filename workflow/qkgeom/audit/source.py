@@ -72,6 +72,9 @@ def _check_snapshot(part: Part, manifest: Mapping, snapshot: str, checkpoint: Ch
     except NotProbed as error:
         part.unchecked.append(f"source: only its bytes were compared: {error}")
         return
+    if not maps:
+        part.unchecked.append(f"source: only its bytes were compared: no module of its class is called {manifest['part']}")
+        return
     if len(maps) != len(entry["layers"]):
         found, expected = f"{len(entry['layers'])} layers", f"{len(maps)} self-attentions, as the model's class executes"
         part.found(folder / "manifest.json", snapshot, found, expected, f"mend the layout {manifest['layout']}")
@@ -134,7 +137,7 @@ def _compare_weights(
     part.count("layers derived from the source")
     worst = int(np.argmax(errors))
     wrong = not errors[worst] <= SAME or (scale <= 0 and theirs.sum())
-    if wrong and len(part.findings) < SHOWN:
+    if wrong and sum(finding.where == path.as_posix() for finding in part.findings) < SHOWN:
         told = f"W_qk of head {worst} is off by {errors[worst]:.2g} of its norm"
         part.found(path, item, told, f"what {module} multiplies, to {SAME:g}", fix)
     part.differs("W_qk from the source", float(errors[worst]))

@@ -38,7 +38,7 @@ def numbers(inputs: Inputs) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame) -> Figure:
     """Draws a row per role: terms, sum, parts, norms."""
-    figure = Figure(figsize=(WIDTH, 2.5), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     parts = figure.subfigures(len(ROLES), 1)
     for part, role in zip(parts, ROLES, strict=True):
         rows = numbers[numbers["role"] == role]
@@ -60,12 +60,12 @@ def _draw_role(part: Figure, rows: pd.DataFrame, role: str) -> None:
         _draw_matrix(axes, panel, role)
         label = panel["label"].iloc[0]
         title = TITLES[name].format(**told) if name in TITLES else label.replace(" ← ", "\u2009←\u2009").replace("$", r"\$")
-        axes.set_title(title, fontsize=6.5, pad=3)
+        axes.set_title(title, fontsize=7, pad=3)
     for axes, sign in zip(grid[: len(names) - 1], ["+"] * (len(names) - 4) + ["… =", "=", "+"], strict=True):
-        axes.text(1.19, 0.5, sign, transform=axes.transAxes, ha="center", va="center", fontsize=6.5)
+        axes.text(1.22, 0.5, sign, transform=axes.transAxes, ha="center", va="center", fontsize=7)
     first = rows.iloc[0]
-    grid[0].set_ylabel(f"{role}\nstep {first['step']}, layer {first['layer']}", fontsize=6.5, color=COLOURS[role])
-    grid[len(names) - 2].set_xlabel(f"symmetry {told['symmetry']:.2f}".replace("-", "−"), fontsize=6.5)
+    grid[0].set_ylabel(f"{role}\nstep {first['step']}, layer {first['layer']}", fontsize=7, color=COLOURS[role])
+    grid[len(names) - 2].set_xlabel(f"symmetry {told['symmetry']:.2f}".replace("-", "−"), fontsize=7)
     _draw_norms(grid[-1], rows, role, told["directionality_excess"])
 
 
@@ -78,11 +78,12 @@ def _draw_matrix(axes: Axes, panel: pd.DataFrame, role: str) -> None:
 
 
 def _draw_norms(axes: Axes, rows: pd.DataFrame, role: str, excess: float) -> None:
-    for panel, colour, style in (("row norms", NEGATIVE, "--"), ("column norms", COLOURS[role], "-")):
+    for panel, colour, style, height in (("row norms", NEGATIVE, "--", 0.98), ("column norms", COLOURS[role], "-", 0.82)):
         norms = np.sort(rows.loc[rows["panel"] == panel, "value"].to_numpy(float))[::-1]
-        axes.plot(norms / (norms.mean() or 1.0), style, color=colour, linewidth=1.0, label=panel.removesuffix(" norms") + "s")
-    axes.legend(frameon=False, fontsize=5.5, handlelength=1.3, borderpad=0, loc="upper right")
+        axes.plot(norms / (norms.mean() or 1.0), style, color=colour, linewidth=1.0)
+        name = panel.removesuffix(" norms") + "s"
+        axes.text(1, height, name, transform=axes.transAxes, ha="right", va="top", fontsize=7, color=colour)
     axes.set(xticks=[], ylim=(0, None))
-    axes.tick_params(labelsize=5.5, pad=1)
-    axes.set_title("norms / mean", fontsize=6.5, pad=3)
-    axes.set_xlabel(f"directionality\n{excess:.2f}".replace("-", "−"), fontsize=6)
+    axes.tick_params(labelsize=7, pad=1)
+    axes.set_title("norms / mean", fontsize=7, pad=3)
+    axes.set_xlabel(f"directionality\n{excess:.2f}".replace("-", "−"), fontsize=7)

@@ -18,7 +18,8 @@ CAPTION = (
     "The updates of the query-key matrices over training, encoders (masked) and decoders (autoregressive), in the order in "
     "which the theory leads from one to the next. β: pair symmetry of the gradients at attention logits, summed by the "
     "pair of tokens that stand there, and (dashed) with the positions of each sequence shuffled. Implicit update: the sum "
-    "of β times rank-1 terms, averaged over 8 training batches in the default run. First order: the change of the matrix "
+    "of β times rank-1 terms, averaged over 8 training batches in the default run, and (dashed) without the terms of a "
+    "position with itself, which are symmetric under any objective. First order: the change of the matrix "
     "that this makes through its factors under SGD. Realised: the change under AdamW until the next measured step, drawn "
     "in the middle. Weights: the matrix itself. Median over runs of the median over layers; band: 95 % bootstrap interval "
     "over runs (corpora, depths and seeds) and batches. Negative directionality (excess): columns dominate."
@@ -32,7 +33,7 @@ QUANTITIES = {
     "realised": "realised",
     "weights": "weights",
 }
-CONTROL = "beta_pairs_shuffled"
+DASHED = {"beta_pairs": "beta_pairs_shuffled", "implicit": "implicit_pairs"}
 LABELS = {"symmetry": "symmetry", "directionality_excess": "directionality (excess)\n← columns      rows →"}
 DRAWS = 400
 
@@ -45,7 +46,7 @@ def numbers(inputs: Inputs) -> pd.DataFrame:
     whole = over_layers(inputs)[[*keys, *SCORES]].assign(resample=0)
     drawn = inputs.measured("resamples", [*keys, "resample", *SCORES])
     table = pd.concat([drawn, whole[~whole["quantity"].isin(drawn["quantity"])]], ignore_index=True)
-    table = table[table["model"].isin(roles.index) & table["quantity"].isin([*QUANTITIES, CONTROL])]
+    table = table[table["model"].isin(roles.index) & table["quantity"].isin([*QUANTITIES, *DASHED.values()])]
     table = table.assign(role=table["model"].map(roles))
     columns = ["role", "quantity", "score", "step", "until", "value", "low", "high", "n_runs"]
     rows = []
@@ -86,8 +87,8 @@ def draw(numbers: pd.DataFrame) -> Figure:
             axes.axhline(0, color="0.6", linewidth=0.6, zorder=0)
             for role in ROLES:
                 _line(axes, rows[(rows["role"] == role) & (rows["quantity"] == quantity)], role, "-")
-                if quantity == "beta_pairs":
-                    _line(axes, rows[(rows["role"] == role) & (rows["quantity"] == CONTROL)], role, "--")
+                if quantity in DASHED:
+                    _line(axes, rows[(rows["role"] == role) & (rows["quantity"] == DASHED[quantity])], role, "--")
             if steps.size:
                 axes.set_xlim(-0.04 * steps.max(), 1.04 * steps.max())
             else:
@@ -130,5 +131,5 @@ def _legend(axes: Axes, numbers: pd.DataFrame) -> None:
         for role in ROLES
         if role in counts
     }
-    lines["positions shuffled"] = Line2D([], [], color="0.4", linestyle="--")
-    axes.legend(lines.values(), lines.keys(), loc="center", frameon=False, handlelength=1.4, fontsize=6.5, borderpad=0)
+    lines["see caption"] = Line2D([], [], color="0.4", linestyle="--")
+    axes.legend(lines.values(), lines.keys(), loc="center", frameon=False, handlelength=1.4, fontsize=7, borderpad=0)

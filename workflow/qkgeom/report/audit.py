@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
@@ -10,14 +11,15 @@ from qkgeom.errors import QkgeomError
 from qkgeom.report.markup import html
 
 RECORD, PAGE = "audit/audit.json", "audit/audit.md"
-KINDS = ("models", "figures", "tables")
+KINDS = ("runs", "models", "collected", "figures", "tables")
 
 
-def audit_section(results: Path) -> str:
+def audit_section(results: Path, audited_files: Iterable[Path]) -> str:
     """The audit's verdict, findings and notes as HTML; empty if the run was not audited.
 
     Args:
         results: `results/<preset>`.
+        audited_files: those that the audit is about; if one is newer than the audit, the verdict is not about it.
 
     Raises:
         QkgeomError: the record cannot be read.
@@ -26,9 +28,10 @@ def audit_section(results: Path) -> str:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         verdict, findings = record["verdict"], record["findings"]
-        audited = {kind: record[kind] for kind in KINDS}
-        rows = [(each.get("model") or each["name"], each["verdict"], each["notes"]) for kind in KINDS for each in audited[kind]]
-        cells = [(each["item"], each["found"], each["expected"], each["fix"]) for each in findings]
+        audited = {kind: record[kind] for kind in KINDS if kind in record}
+        rows = [_row(kind, each) for kind, audits in audited.items() for each in audits]
+        cells = [(each["where"], each["item"], each["found"], each["expected"], each["fix"]) for each in findings]
+        newer = [file.name for file in audited_files if file.is_file() and file.stat().st_mtime > path.stat().st_mtime]
     except FileNotFoundError:
         return ""
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -36,12 +39,23 @@ def audit_section(results: Path) -> str:
     counts = ", ".join(f"{kind}: {len(each)}" for kind, each in audited.items())
     link = f'<a href="{PAGE}"><code>{PAGE}</code></a>, beside this page'
     parts = [f"<p>Verdict: <strong>{escape(str(verdict))}</strong>; {counts}. The whole of it: {link}.</p>"]
+    if newer:
+        told = f"{len(newer)} files are newer than the audit, such as {escape(newer[0])}: the verdict is not about them."
+        parts.append(
+            f"<p><strong>{told}</strong> Audit again: <code>python -m qkgeom audit</code>, then write this page again.</p>"
+        )
     if cells:
-        parts.append(html(_table(("Of", "Found", "Expected", "What to do"), cells), "findings of the audit"))
+        parts.append(html(_table(("File", "Of", "Found", "Expected", "What to do"), cells), "findings of the audit"))
     parts.append("<details><summary>The verdict on each model, figure and table</summary>")
-    lines = [(name, told, "; ".join(map(str, notes))) for name, told, notes in rows]
-    parts.append(html(_table(("Of", "Verdict", "Notes"), lines), "verdicts of the audit") + "</details>")
+    header = ("Kind", "Of", "Verdict", "Checked", "Not checked, notes")
+    parts.append(html(_table(header, rows), "verdicts of the audit") + "</details>")
     return "\n".join(parts)
+
+
+def _row(kind: str, audited: dict) -> tuple[str, ...]:
+    checked = ", ".join(f"{what}: {count}" for what, count in audited["checked"].items())
+    notes = "; ".join(map(str, [*audited["not_checked"], *audited["notes"]]))
+    return kind, audited["name"], audited["verdict"], checked, notes
 
 
 def _table(header: tuple[str, ...], rows: list[tuple]) -> str:

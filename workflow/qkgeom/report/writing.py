@@ -8,7 +8,7 @@ from pathlib import Path
 from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.files import write_text
 from qkgeom.findings import find
-from qkgeom.finished import find_run
+from qkgeom.finished import FinishedRun, find_run
 from qkgeom.origins import read_origins
 from qkgeom.report.audit import audit_section
 from qkgeom.report.facts import facts
@@ -52,7 +52,7 @@ def write_report(
         facts=facts(run.preset, _parsed(knobs), steps),
         findings=find(run.artifacts, [*run.figures, *run.tables]),
         left_out=[name for name in run.rows if name not in {folder.name for folder in run.artifacts}],
-        audit=audit_section(run.results),
+        audit=audit_section(run.results, _numbers(run)),
         figures=read_figures(run.figures, origins, steps),
         tables=read_tables(run.tables, origins, steps),
         origins=origins,
@@ -62,6 +62,11 @@ def write_report(
     target = target or run.results / "report.html"
     write_text(target, fill(contents))
     return target
+
+
+def _numbers(run: FinishedRun) -> list[Path]:
+    rendered = [stem.with_name(f"{stem.name}.csv") for stem in (*run.figures, *run.tables)]
+    return [*(folder / "scores.csv" for folder in run.artifacts), *rendered]
 
 
 def _parsed(knobs: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from qkgeom.byte_files import ByteFile, Wanted, fetch_nothing
-from qkgeom.errors import ModelFault, TransientFault
+from qkgeom.errors import DiskFault, ModelFault
 
 T = TypeVar("T")  # PEP 695 needs Python 3.12
 
@@ -231,16 +231,16 @@ def cache_folder() -> Path:
 
 @contextmanager
 def storing(folder: Path) -> Iterator[None]:
-    """Raises a TransientFault if the block cannot write to a folder."""
+    """Raises a DiskFault if the block cannot write to a folder."""
     try:
         yield
     except OSError as error:
         raise no_room(folder, error) from error
 
 
-def no_room(folder: Path, found: object) -> TransientFault:
+def no_room(folder: Path, found: object) -> DiskFault:
     """The error for a download that the disk refuses."""
-    return TransientFault(
+    return DiskFault(
         "a download cannot be stored",
         where=folder,
         found=found,

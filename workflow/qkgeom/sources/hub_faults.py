@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from qkgeom.errors import AccessRefused, ModelFault, QkgeomError, TransientFault, UsageError
+from qkgeom.errors import AccessRefused, DiskFault, ModelFault, QkgeomError, TransientFault, UsageError
 
 if TYPE_CHECKING:
     import httpx2
@@ -115,7 +115,8 @@ def fault_for(error: BaseException, repo: str, where: str) -> QkgeomError | None
     if kind is Kind.REFUSED:
         return _refusal(error, repo, where)
     what, fix = kind.value
-    return TransientFault(what, where=f"{where} at {public_endpoint()}", found=said(error), fix=fix)
+    fault = DiskFault if kind is Kind.DISK else TransientFault
+    return fault(what, where=f"{where} at {public_endpoint()}", found=said(error), fix=fix)
 
 
 def public_endpoint() -> str:

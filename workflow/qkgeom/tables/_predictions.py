@@ -103,7 +103,8 @@ def _quantities(objective: str, one: str, other: str, score: str) -> Callable[[_
 def _growth(side: str) -> Callable[[_Measured], pd.DataFrame]:
     def weigh(measured: _Measured) -> pd.DataFrame:
         rows = measured.grown(side).rename(columns={name: f"{name}_a" for name in ("model", "status", "value")})
-        return _spoken(rows.assign(model_b=None, value_b=np.nan, effect=rows["value_a"])).assign(alone=True)
+        nobody = pd.array([None] * len(rows), dtype="str")
+        return _spoken(rows.assign(model_b=nobody, value_b=np.nan, effect=rows["value_a"])).assign(alone=True)
 
     return weigh
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from qkgeom.errors import ModelFault
 from qkgeom.theory.attention import Attention, attention_gradients
 from qkgeom.theory.factors import factors
 from qkgeom.theory.tokens import added, frequent, pair_sums, shuffled_positions, sides, texts
@@ -28,6 +29,7 @@ class LayerSums:
     Attributes:
         W_qk: [d, d].
         implicit: the implicit updates -G, [batch, d, d].
+        implicit_pairs: the same without the terms of a position with itself, which are symmetric whatever they hold.
         first_order: the first-order changes of W_qk under SGD with rate 1, [batch, d, d].
         pairs: beta by pair of token types, [batch, type, type].
         pairs_shuffled: the same with the positions of each sequence shuffled.
@@ -38,6 +40,7 @@ class LayerSums:
 
     W_qk: np.ndarray
     implicit: list[np.ndarray] = field(default_factory=list)
+    implicit_pairs: list[np.ndarray] = field(default_factory=list)
     first_order: list[np.ndarray] = field(default_factory=list)
     pairs: list[np.ndarray] = field(default_factory=list)
     pairs_shuffled: list[np.ndarray] = field(default_factory=list)
@@ -47,7 +50,10 @@ class LayerSums:
 
     def add(self, attention: Attention, W_q: Tensor, W_k: Tensor) -> None:
         """Adds a batch, but for its pairs."""
-        self.implicit.append(-implicit_gradient(attention).sum(0).numpy())
+        G = implicit_gradient(attention).sum(0)
+        own = attention.beta.sum(1).diagonal(dim1=1, dim2=2)
+        self.implicit.append(-G.numpy())
+        self.implicit_pairs.append((torch.einsum("bi,bid,bie->de", own, attention.x, attention.x) - G).numpy())
         self.first_order.append(-first_order_change(W_q, W_k, *factor_gradients(attention)).sum(0).numpy())
         c, r = sides(attention)
         self.x.append(attention.x)
@@ -103,9 +109,17 @@ def step_sums(
         seed: of the shuffled positions.
 
     Raises:
-        ModelFault: no layout reads the model.
+        ModelFault: no layout reads the model, it has RoPE, or its examples are no texts.
         QkgeomError: its attention cannot be recorded, or a loss is not finite.
     """
+    if not all("input_ids" in batch for batch in batches):
+        raise ModelFault(
+            "the updates of a model are grouped by tokens, and its examples have none",
+            where=type(model).__name__,
+            found=", ".join(batches[0]),
+            expected="input_ids and labels",
+            fix="name language models only in the preset's `updates: runs`",
+        )
     weights = factors(model.state_dict(), model.config)
     layers = [LayerSums(products(*pair).sum(0).numpy()) for pair in weights]
     rng = np.random.default_rng(seed)
@@ -113,6 +127,13 @@ def step_sums(
     losses = []
     for batch in batches:
         loss, recorded = attention_gradients(model, batch)
+        if any(attention.rotation is not None for attention in recorded):
+            raise ModelFault(
+                "a model with RoPE has no W_qk whose plain update its factors follow",
+                where=type(model).__name__,
+                expected="a model without rotations",
+                fix="leave its runs out of the preset's `updates: runs` (docs/theory.md)",
+            )
         losses.append(loss)
         words = texts(batch).numpy()
         shuffled = shuffled_positions(words, rng)

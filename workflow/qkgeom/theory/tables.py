@@ -12,7 +12,7 @@ from qkgeom.theory.sums import LayerSums, StepSums, added_norms, growth
 RESAMPLES = 40
 INTERVAL = (2.5, 97.5)  # percentiles over resampled batches
 SHOWN_TERMS, CORNER = 3, 24  # rank-1 terms, and rows and columns of each matrix that are kept
-OF_BATCHES = {"implicit": "implicit", "first_order": "first_order", "whitened": "whitened"}
+SUMMED = ("implicit", "implicit_pairs", "first_order")
 PAIRS = {"beta_pairs": "pairs", "beta_pairs_shuffled": "pairs_shuffled"}
 
 
@@ -29,10 +29,9 @@ def score_rows(sums: StepSums, changes: dict[str, list[np.ndarray]], seed: int) 
         quantity, resample (0 for all batches), the scores. `implicit_batch` is the mean of the scores of single batches.
     """
     weights = resampled_weights(len(sums.losses), RESAMPLES, seed)
-    drawn = {name: [] for name in (*OF_BATCHES, *PAIRS, "implicit_batch")}
+    drawn = {name: [] for name in (*SUMMED, "whitened", *PAIRS, "implicit_batch")}
     for layer in sums.layers:
-        matrices = {"implicit": np.stack(layer.implicit), "first_order": np.stack(layer.first_order)}
-        matrices["whitened"] = layer.whitened()
+        matrices = {name: np.stack(getattr(layer, name)) for name in SUMMED} | {"whitened": layer.whitened()}
         for name, stack in matrices.items():
             drawn[name].append(dense_scores(np.einsum("rb,bde->rde", weights, stack)))
         single = dense_scores(matrices["implicit"])

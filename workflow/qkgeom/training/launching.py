@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -43,26 +44,16 @@ def launch(processes: int, nodes: int, threads: int | None) -> int:
     command = [sys.executable, "-m", "qkgeom", *sys.argv[1:]]
     if nodes > 1 and os.environ.get("SLURM_STEP_NUM_TASKS") != str(nodes):
         return _on_each_node(command, nodes, threads or 1)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DistributedDataParallel would like to know of unused weights
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (threads or os.cpu_count() or 1) * nodes // processes))
+    return _on_this_node(command, processes // nodes, nodes)
 
+
+def _on_this_node(command: list[str], processes: int, nodes: int) -> int:
+    """Starts as many processes here, which meet those of the other nodes."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    here = processes // nodes
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DistributedDataParallel would like to know of unused weights
-    os.environ["OMP_NUM_THREADS"] = str(max(1, (threads or os.cpu_count() or 1) // here))
-    config = LaunchConfig(
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=here,
-        run_id=os.environ.get("SLURM_JOB_ID", str(os.getpid())),
-        rdzv_backend="c10d",
-        rdzv_endpoint=_first_node() if nodes > 1 else "localhost:0",
-        max_restarts=0,
-        shutdown_timeout=GRACE,
-        signals_to_handle="SIGHUP",
-        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
-    )
 
     def stop(number: int, frame: FrameType | None) -> None:
         # Once: a second one (SLURM signals every process of a job) would end the launcher, and so the processes, unsaved.
@@ -70,6 +61,19 @@ def launch(processes: int, nodes: int, threads: int | None) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         raise SignalException("the training was told to stop", signal.Signals(number))
 
+    config = LaunchConfig(
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=processes,
+        run_id=os.environ.get("SLURM_JOB_ID", str(os.getpid())),
+        rdzv_backend="c10d",
+        rdzv_endpoint=_first_node() if nodes > 1 else "localhost:0",
+        local_addr=None if nodes > 1 else "localhost",
+        max_restarts=0,
+        shutdown_timeout=GRACE,
+        signals_to_handle="SIGHUP",
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+    )
     for number in SIGNALS:
         signal.signal(number, stop)
     try:
@@ -77,15 +81,20 @@ def launch(processes: int, nodes: int, threads: int | None) -> int:
     except SignalException:
         return 1
     except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        if killed := [f"rank {rank}: signal {-code}" for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM]:
-            fix = "run it again: it goes on from its last saved state"
-            raise TransientFault("a process of the training was killed", found=", ".join(killed), fix=fix) from None
-        return max(1, *codes.values())
+        return _exit_code({rank: failure.exitcode for rank, failure in error.failures.items()})
     return 0
 
 
+def _exit_code(codes: Mapping[int, int]) -> int:
+    """That of the processes, by rank, of which those that ended by themselves have told why."""
+    if killed := [f"rank {rank}: signal {-code}" for rank, code in codes.items() if code < 0 and -code != signal.SIGTERM]:
+        fix = "run it again: it goes on from its last saved state"
+        raise TransientFault("a process of the training was killed", found=", ".join(killed), fix=fix)
+    return max(1, *codes.values())
+
+
 def _on_each_node(command: list[str], nodes: int, threads: int) -> int:
+    """Starts a launcher on each node of the SLURM job."""
     step = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={threads}"]
     process = subprocess.Popen(["srun", *step, "--kill-on-bad-exit=1", *command], start_new_session=True)
 

@@ -20,15 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_model
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -75,7 +68,11 @@ class _Indices:
 
 
 class _Trainer(Trainer):
-    """A Trainer whose checkpoints are sealed, and hold the losses since the last point of the curve."""
+    """A Trainer whose checkpoints are sealed, and hold the losses since the last point of the curve.
+
+    The newest are kept by their steps: the Trainer itself goes by time, and where the clock has jumped back since the last
+    one it would remove the one that it has just written.
+    """
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -85,6 +82,7 @@ class _Trainer(Trainer):
         if ranks.is_first():
             write_json(checkpoint / UNLOGGED, {"sums": sums, "since": self._globalstep_last_logged})
             seal_state(checkpoint)
+            rotate_checkpoints(str(checkpoint.parent), STATES_KEPT)
         ranks.gathered(None)  # the others stay until it is sealed: once one has ended, none goes on
 
     def _save_rng_state(self, output_dir: str) -> None:
@@ -195,7 +193,7 @@ def train(
         TransientFault: it was told to stop (SIGTERM, Ctrl-C) and its state is saved, or the disk refuses a write.
     """
     disable_progress_bar()  # of saving; we have our own
-    set_verbosity_error()  # the Trainer warns of states saved in the same second
+    set_verbosity_error()
     resume = ranks.of_first(lambda: state_to_go_on_from(folder, definition, schedule.snapshots))
 
     heldout = data.heldout_batches(schedule.batch, schedule.heldout_batches)
@@ -260,7 +258,6 @@ def _arguments(state: Path, schedule: Schedule, seed: int) -> TrainingArguments:
         logging_steps=schedule.log_every,
         logging_nan_inf_filter=False,
         save_steps=schedule.save_every,
-        save_total_limit=STATES_KEPT,
         train_sampling_strategy="sequential",
         remove_unused_columns=False,
         report_to=[],

@@ -21,7 +21,7 @@ LOGITS, GPU_LOGITS = 20, 14  # bytes of a token and entry of the vocabulary, wit
 FLOPS, GPU_FLOPS = 1e11, 1e14
 TOKENS = 2.5e5  # a second that one thread tokenises, measured
 STEP = 0.01  # seconds of a step or held-out batch besides its operations
-RATES = f"training: a CPU core at {FLOPS / 1e9:.0f} GFLOP/s (measured), a GPU at {GPU_FLOPS / 1e12:.0f} TFLOP/s (nominal)"
+RATES = f"training at {FLOPS / 1e9:.0f} GFLOP/s of a CPU core (measured) and {GPU_FLOPS / 1e12:.0f} TFLOP/s of a GPU (nominal)"
 
 
 def stack(plan: Plan) -> Stack:

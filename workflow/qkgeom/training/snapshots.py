@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkgeom.errors import TransientFault
+from qkgeom.errors import DiskFault
 from qkgeom.files import make_readable, sync
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def write_checkpoint(target: Path, model: torch.nn.Module, keep: Callable[[str],
         keep: tensor name -> whether it is saved.
 
     Raises:
-        TransientFault: the disk refuses the write.
+        DiskFault: the disk refuses the write.
     """
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -52,14 +52,14 @@ def disk_faults(target: Path) -> Iterator[None]:
     """Turns what the libraries raise when a write fails (each has its own error) into a fault that may pass.
 
     Raises:
-        TransientFault: instead of any of them.
+        DiskFault: instead of any of them.
     """
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError: torch's zip writer
-        raise TransientFault(
+        raise DiskFault(
             f"cannot write {target.name}: {str(error).splitlines()[0]}",
             where=target.parent,
             fix="free disk space or choose a folder that can be written, then run the same command again",

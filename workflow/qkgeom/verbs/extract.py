@@ -12,7 +12,7 @@ from qkgeom import artifacts
 from qkgeom.acquisition import acquire
 from qkgeom.checkpoint import heads_from
 from qkgeom.console import set_up_logging
-from qkgeom.errors import RECORDED
+from qkgeom.errors import RECORDED, DiskFault
 from qkgeom.extraction import failed_manifest
 from qkgeom.sole_writer import be_sole_writer
 
@@ -50,6 +50,8 @@ def command(
     try:
         how = {"series": series, "layout": layout, "part": part, "sha256": sha256, "architecture": architecture}
         acquire(uri, output, name, heads=heads, adapter=adapter, **how)
+    except DiskFault:
+        raise
     except RECORDED[record] as fault:
         artifacts.write_manifest(output, failed_manifest(name, uri, str(fault)))
         sys.stderr.write(f"{name} cannot be extracted, and the run goes on without it: {fault}\n")
