@@ -312,7 +312,7 @@ def test_a_measured_run_is_not_measured_again_unless_something_changed(trained, 
     stamp = (run / "updates/updates.csv").stat().st_mtime_ns
     measure_run(plan, corpora, run, 3, {})
     assert (run / "updates/updates.csv").stat().st_mtime_ns == stamp
-    (run / "updates/done.json").unlink()  # as a kill leaves it
+    (run / "updates/record.json").unlink()  # as a kill leaves it
     measure_run(plan, corpora, run, 3, {})
     assert (run / "updates/updates.csv").read_bytes() == written
     measure_run(plan, corpora, run, 2, {})
@@ -359,8 +359,8 @@ def test_a_run_that_diverged_is_recorded_and_has_no_tables(trained, corpora, tmp
     plan, _ = trained
     write_json(tmp_path / "a" / "done.json", {"status": "diverged", "definition": {}})
     assert measure_run(plan, corpora, tmp_path / "a", 3, {})["status"] == "diverged"
-    assert [path.name for path in (tmp_path / "a" / "updates").iterdir()] == ["done.json"]
-    assert json.loads((tmp_path / "a/updates/done.json").read_text())["steps"] == []
+    assert [path.name for path in (tmp_path / "a" / "updates").iterdir()] == ["record.json"]
+    assert json.loads((tmp_path / "a/updates/record.json").read_text())["steps"] == []
 
 
 # figures and predictions
