@@ -4,7 +4,7 @@
 #   results/<preset>/corpora/tokenizer.json         tokenizer
 #   results/<preset>/corpora/<corpus>/corpus.json   corpus    (its tokens beside it)
 #   results/runs/<model>/done.json                  train     (snapshots, loss curve and state beside it)
-#   results/runs/<model>/updates/done.json          updates   (weight updates against the theory, tables beside it)
+#   results/runs/<model>/updates/done.json          updates   (weight updates against the theory; tables beside it)
 #   results/models/<model>/manifest.json            extract   (beside it weights, <snapshot>.safetensors, and of the hub's
 #                                                             models digests.json, checksums of earlier runs)
 #   results/models/<model>/scores.csv               score     (beside it norms.npz, with `structure: true`; unscored.json, if

@@ -10,12 +10,14 @@ import torch
 
 from measured_updates import write_updates
 from qkgeom import figures
-from qkgeom.errors import ModelFault, QkgeomError
+from qkgeom.errors import ModelFault, QkgeomError, UsageError
 from qkgeom.figures import framework, update_dynamics
 from qkgeom.files import write_json
 from qkgeom.measured_updates import measured_runs
 from qkgeom.rendering import Inputs
+from qkgeom.runs import read_runs
 from qkgeom.scores import score_factors
+from qkgeom.settings import read_preset
 from qkgeom.tables import _predictions, claims
 from qkgeom.theory.attention import attention_gradients
 from qkgeom.theory.matrices import dense_scores, pair_symmetry, resampled_weights
@@ -28,11 +30,12 @@ from qkgeom.training.controls import Controlled
 from qkgeom.training.families.base import Recipe
 from qkgeom.training.families.control import SWAP_AFTER
 from qkgeom.training.one_run import train_run
-from qkgeom.training.plans import Plan
+from qkgeom.training.plans import Plan, plan_runs
 from qkgeom.training.schedule import Schedule
 from qkgeom.training.sequences import IGNORED
 from qkgeom.training.tokens import SPECIAL, Corpus, write_corpus
 from qkgeom.training.vocabulary import train_tokenizer
+from qkgeom.verbs import updates as updates_verb
 from theory_models import VOCABULARY, batch_for, bert, built, causal_bert, gpt2, llama_with_rope
 from trained_models import Run, write_tables
 
@@ -309,7 +312,7 @@ def test_a_measured_run_is_not_measured_again_unless_something_changed(trained, 
     stamp = (run / "updates/updates.csv").stat().st_mtime_ns
     measure_run(plan, corpora, run, 3, {})
     assert (run / "updates/updates.csv").stat().st_mtime_ns == stamp
-    (run / "updates/done.json").unlink()  # as a kill leaves it
+    (run / "updates/record.json").unlink()  # as a kill leaves it
     measure_run(plan, corpora, run, 3, {})
     assert (run / "updates/updates.csv").read_bytes() == written
     measure_run(plan, corpora, run, 2, {})
@@ -330,12 +333,34 @@ def test_a_run_that_is_not_trained_or_whose_snapshots_are_not_whole(trained, cor
 
 
 @pytest.mark.faults
+def test_steps_without_a_snapshot_and_runs_that_there_are_not(tmp_path):
+    with pytest.raises(UsageError, match=r"measures updates at steps without a snapshot\n +found: +3, 5\n"):
+        replace(SCHEDULE, whole=(0, 3, 5))
+    with pytest.raises(UsageError, match=r"there is no such run: mini.nothing.s0"):
+        updates_verb.command(["mini.nothing.s0"], output=tmp_path, corpora=tmp_path)
+
+
+def test_presets_name_the_runs_that_are_measured_and_objectives_change_at_a_measured_step():
+    plans = {
+        preset: plan_runs(read_runs(preset).values(), read_preset(preset)["training"], "cpu")
+        for preset in ("mini", "smoke", "theory", "paper")
+    }
+    measured = {preset: sum(bool(plan.schedule.whole) for plan in each.values()) for preset, each in plans.items()}
+    assert measured == {"mini": 16, "smoke": 2, "theory": 16, "paper": 0}
+    for plan in plans["theory"].values():
+        schedule = plan.schedule
+        per_step = schedule.batch * schedule.accumulation
+        assert schedule.steps * per_step == 2 * SWAP_AFTER and SWAP_AFTER // per_step in schedule.whole
+    assert {plan.recipe.objective for plan in plans["theory"].values()} == set(CONTROL.objectives)
+
+
+@pytest.mark.faults
 def test_a_run_that_diverged_is_recorded_and_has_no_tables(trained, corpora, tmp_path):
     plan, _ = trained
     write_json(tmp_path / "a" / "done.json", {"status": "diverged", "definition": {}})
     assert measure_run(plan, corpora, tmp_path / "a", 3, {})["status"] == "diverged"
-    assert [path.name for path in (tmp_path / "a" / "updates").iterdir()] == ["done.json"]
-    assert json.loads((tmp_path / "a/updates/done.json").read_text())["steps"] == []
+    assert [path.name for path in (tmp_path / "a" / "updates").iterdir()] == ["record.json"]
+    assert json.loads((tmp_path / "a/updates/record.json").read_text())["steps"] == []
 
 
 # figures and predictions

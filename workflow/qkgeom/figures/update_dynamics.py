@@ -131,5 +131,5 @@ def _legend(axes: Axes, numbers: pd.DataFrame) -> None:
         for role in ROLES
         if role in counts
     }
-    lines["see caption"] = Line2D([], [], color="0.4", linestyle="--")
+    lines["control (caption)"] = Line2D([], [], color="0.4", linestyle="--")
     axes.legend(lines.values(), lines.keys(), loc="center", frameon=False, handlelength=1.4, fontsize=7, borderpad=0)

@@ -1,8 +1,8 @@
 """The updates of one training run, measured at the steps whose snapshots are whole, on the batches it saw next.
 
 `updates/` in the run's folder then holds updates.csv, resamples.csv, growth.csv, tokens.csv, terms.csv, their record of
-provenance and, last, done.json. A run that has it is not measured again unless something that the result
-depends on has changed.
+provenance and, last, record.json. A run that has it is not measured again unless something that the result depends on has
+changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger(__name__)
-FOLDER, RECORD = "updates", "done.json"
+FOLDER, RECORD = "updates", "record.json"
 PACKAGES = ("numpy", "pandas", "torch", "transformers")
 TABLES = ("updates", "resamples", "growth", "tokens", "terms")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
+from qkgeom.files import write_json
 from qkgeom.runs import RUNS
 from qkgeom.settings import PRESETS
 from qkgeom.sole_writer import be_sole_writer
@@ -30,12 +31,13 @@ def command(
     texts = _texts(corpora / "tokenizer.json")
     import torch
 
-    from qkgeom.theory.one_run import measure_run
+    from qkgeom.theory.one_run import FOLDER, measure_run
 
     if threads:
         torch.set_num_threads(threads)
     for run, plan in plans.items():
-        measure_run(plan, corpora, output / run, batches, texts)
+        record = measure_run(plan, corpora, output / run, batches, texts)
+        write_json(output / run / FOLDER / "done.json", record)  # apart, since a pipeline deletes its outputs before a job
 
 
 def _texts(path: Path) -> dict[int, str]:
