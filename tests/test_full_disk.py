@@ -35,6 +35,7 @@ def own_disk(folder: Path, megabytes: int):
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder)]
     if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small disk (root)")
+    (folder / ".keep").touch()  # Snakemake removes empty folders, which a disk's own cannot be
     try:
         yield
     finally:
