@@ -1,5 +1,6 @@
 """Fig. 3 over the authors' own trajectories, of which the user has a copy."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -79,6 +80,16 @@ def test_a_depth_that_the_authors_have_not_released_is_drawn_without(tmp_path, f
     numbers, figure = drawn_over(tmp_path, folder, dynamics_large)
     assert PUBLISHED not in set(numbers["seed"])
     assert "published" not in {text.get_text() for text in figure.legends[0].get_texts()}
+
+
+def test_the_report_leaves_out_what_has_other_steps(tmp_path, folder):
+    pytest.importorskip("altair", reason="needs altair, which draws the report's plots")
+    from qkgeom.report.plots import panels
+
+    numbers, _ = drawn_over(tmp_path, folder, dynamics)
+    ours = numbers[numbers["seed"] != PUBLISHED]
+    assert len(numbers) > len(ours)
+    assert json.dumps(panels(numbers, []), default=str) == json.dumps(panels(ours.reset_index(drop=True), []), default=str)
 
 
 @pytest.mark.skipif(not (AUTHORS / FILE).is_file(), reason="needs the authors' trajectories in ../shared/published")
