@@ -44,7 +44,7 @@ def summary_of(audit: Audit) -> str:
         f"{number} {kind}{'s' if number > 1 and kind != 'collected' else ''} {verdict}"
         for (kind, verdict), number in counts.items()
     )
-    return f"{audit.preset}: {audit.verdict} ({told}); {len(audit.findings)} findings"
+    return f"{audit.preset}: {audit.verdict} ({told}); {_counted(len(audit.findings), 'findings')}"
 
 
 def as_markdown(audit: Audit) -> str:
@@ -85,7 +85,12 @@ def _part(part: Part) -> dict[str, object]:
 
 
 def _counts(part: Part) -> str:
-    return ", ".join(f"{number} {what}" for what, number in part.counts.items())
+    return ", ".join(_counted(number, *what.partition(" ")) for what, number in part.counts.items())
+
+
+def _counted(number: int, things: str, blank: str = "", rest: str = "") -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {things.removesuffix('s') if number == 1 else things}{blank}{rest}"
 
 
 def _remarks(part: Part) -> str:

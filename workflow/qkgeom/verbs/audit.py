@@ -74,7 +74,7 @@ def command(
             write_bundle(bundle, folder)
     _tell(result, in_json)
     if result.findings and not record:
-        raise QkgeomError(f"{len(result.findings)} things do not match", where=result.preset, fix="see above, for each of them")
+        raise QkgeomError("not everything matches", where=target, found=summary_of(result), fix="see above, for each finding")
 
 
 def _tell(result: Audit, in_json: bool) -> None:
