@@ -9,6 +9,7 @@ rule audit:
         norms=norms_of(MODELS),
         runs=expand("results/runs/{run}/done.json", run=trained_runs()),
         collected=expand(f"{OUT}/collected/{{table}}.csv", table=COLLECTED),
+        further=further_links(),
         figures=figure_targets(),
         tables=table_targets(),
     output:

@@ -326,6 +326,12 @@ def render_arguments(spec):
     return shlex.join(words)
 
 
+def further_links():
+    """What figures and tables are made from besides scores: measured updates, and models read the published way."""
+    updates = expand("results/runs/{run}/updates/done.json", run=measured_runs())
+    return updates + [f"results/models/{name}/published_way.csv" for name in PUBLISHED_WAY]
+
+
 def figure_targets():
     return [f"{OUT}/figures/{name}.pdf" for name, spec in FIGURES.items() if drawn(spec, SETTINGS, MODELS, RUNS.values())]
 
