@@ -149,14 +149,14 @@ def test_a_source_that_is_gone_is_recorded_in_the_pipeline_only(tmp_path):
     layout = all_layouts()["gpt_neox"]
     extracted(layout, layout.cases[0], tmp_path)
     shutil.rmtree(tmp_path / "checkpoint")
-    failed = qkgeom("published", "artifact", "-o", "way.csv", cwd=tmp_path)
-    assert failed.returncode == 1 and "checkpoint" in failed.stderr and not (tmp_path / "way.csv").exists()
-    recorded = qkgeom("published", "artifact", "-o", "way.csv", "--record", "lasting", cwd=tmp_path)
+    failed = qkgeom("published", "artifact", "--in-place", cwd=tmp_path)
+    assert failed.returncode == 1 and "checkpoint" in failed.stderr and not (tmp_path / "artifact/published_way.csv").exists()
+    recorded = qkgeom("published", "artifact", "--in-place", "--record", "lasting", cwd=tmp_path)
     assert recorded.returncode == 0 and "the run goes on without it" in recorded.stderr
-    assert len((tmp_path / "way.csv").read_text().splitlines()) == 1
+    assert len((tmp_path / "artifact/published_way.csv").read_text().splitlines()) == 1
 
 
 def test_a_model_that_failed_leaves_a_table_without_rows(tmp_path):
     artifacts.write_manifest(tmp_path / "artifact", {"model": "tiny", "status": "failed", "reason": "gated", "uri": "hf:a/b"})
-    assert qkgeom("published", "artifact", "-o", "way.csv", cwd=tmp_path).returncode == 0
-    assert len((tmp_path / "way.csv").read_text().splitlines()) == 1
+    assert qkgeom("published", "artifact", "--in-place", cwd=tmp_path).returncode == 0
+    assert len((tmp_path / "artifact/published_way.csv").read_text().splitlines()) == 1

@@ -60,6 +60,15 @@ def read_published_way(models: Mapping[str, Model], settings: Settings) -> list[
     return [name for name, model in models.items() if model.layout in WAYS and chosen(name)]
 
 
+def published_way_jobs(models: Mapping[str, Model], settings: Settings) -> list[list[str]]:
+    """Models that are also read the published way, small ones of one layout together unless weights are dropped."""
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for name in read_published_way(models, settings):
+        together = settings.keep_weights and is_small(models[name])
+        jobs[f"layout {models[name].layout}" if together else name].append(name)
+    return list(jobs.values())
+
+
 def drawn(spec: Spec, settings: Settings, models: Mapping[str, Model], runs: Iterable[Run]) -> bool:
     """Whether a figure or table has something to show of these models."""
     examples = settings.examples and all(example.model in models for example in settings.examples.values())
@@ -98,7 +107,7 @@ def count_jobs(
         "extract": len(models),
         "score": len(published) - sum(map(len, shared)) + len(shared) + n_training,
         "updates": len(measuring_jobs(runs, settings)),
-        "published": len(read_published_way(models, settings)),
+        "published": len(published_way_jobs(models, settings)),
         **n_drawn,
         **dict.fromkeys(("collect", "check", "all"), 1),
     }

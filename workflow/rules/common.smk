@@ -15,7 +15,15 @@ from qkgeom.digests import code_digest
 from qkgeom.environment import prepare_jobs
 from qkgeom.errors import QkgeomError
 from qkgeom.future import bring_into_the_present
-from qkgeom.jobs import drawn, measuring_jobs, read_published_way, shared_scoring_jobs, trained_scoring_jobs, training_jobs
+from qkgeom.jobs import (
+    drawn,
+    measuring_jobs,
+    published_way_jobs,
+    read_published_way,
+    shared_scoring_jobs,
+    trained_scoring_jobs,
+    training_jobs,
+)
 from qkgeom.layouts import layout_named
 from qkgeom.lock import pinned, read_lock
 from qkgeom.published import WAYS
@@ -214,17 +222,17 @@ def published_way_first(wildcards):
     return [f"results/models/{wildcards.model}/published_way.csv"] if first else []
 
 
-def published_downloads(wildcards):
-    """1 where the source is read: two readings need more of it than the artifact holds, or its weights were dropped."""
-    from_source = WAYS[ALL_MODELS[wildcards.model].layout].layout is not None
-    return int(from_source or score_downloads([wildcards.model]))
+def published_downloads(models):
+    """1 where a source is read: two readings need more of it than the artifact holds, or its weights were dropped."""
+    from_source = any(WAYS[ALL_MODELS[model].layout].layout is not None for model in models)
+    return int(from_source or score_downloads(models))
 
 
-def published_code(wildcards):
-    """Digest of the code that reads and scores this model; the source's where it is read again."""
-    source = source_module(ALL_MODELS[wildcards.model].uri).removeprefix("qkgeom.")
+def published_code(models):
+    """Digest of the code that reads and scores these models; the sources' where they are read again."""
+    sources = sorted({source_module(ALL_MODELS[model].uri).removeprefix("qkgeom.") for model in models})
     containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
-    return code_digest("verbs.published", source, *containers)
+    return code_digest("verbs.published", *sources, *containers)
 
 
 def score_columns():

@@ -84,7 +84,8 @@ for number, runs_of_job in enumerate(TRAINING):
             arguments=train_arguments(runs_of_job),
             plans=train_plans(runs_of_job),
             code=train_code(runs_of_job),
+        # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved.
         shell:
             "trap : TERM; "
             "python -m qkgeom train {params.arguments} --device {resources.device} --threads {threads}"
-            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"  # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved
+            " --processes {resources.processes} --nodes {resources.nodes} > {log} 2>&1"

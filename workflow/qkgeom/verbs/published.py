@@ -17,7 +17,7 @@ from qkgeom.checkpoint import heads_from
 from qkgeom.console import print_table, print_whole, set_up_logging, track
 from qkgeom.device import choose_device, take_free_gpus
 from qkgeom.digests import code_digest
-from qkgeom.errors import RECORDED
+from qkgeom.errors import RECORDED, UsageError
 from qkgeom.provenance import beside, write_record
 from qkgeom.published import score_published, way_of_artifact
 from qkgeom.published_values import DEFECTS, SCORES, read_published
@@ -25,10 +25,14 @@ from qkgeom.scoring import Row, score_artifact, write_scores
 from qkgeom.scratch import scratch_folder
 from qkgeom.sole_writer import be_sole_writer
 
+OUTPUT = "published_way.csv"  # in an artifact's folder
+
 
 def command(
-    target: Annotated[str, Argument(help="an artifact's folder or id, or a model from anywhere, as `score` takes it")],
-    output: Annotated[Path | None, Option("--output", "-o", help="write only the published reading's scores here")] = None,
+    targets: Annotated[list[str], Argument(help="an artifact's folder or id, or a model from anywhere, as `score` takes it")],
+    in_place: Annotated[
+        bool, Option("--in-place", help="write the published reading's scores of one or more artifacts into their folders")
+    ] = False,
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps")] = "auto",
     threads: Annotated[int | None, Option(min=1, help="CPU threads; all by default")] = None,
     part: Annotated[str | None, Option(help="which stack, where the model has several: encoder, decoder, vision, text")] = None,
@@ -37,12 +41,12 @@ def command(
     n_kv_head: Annotated[int | None, Option(min=1, help="key heads, if fewer than query heads")] = None,
     record: Annotated[
         Literal["none", "lasting", "all"],
-        Option(help="in the pipeline, with -o: faults after which the run goes on without this reading"),
+        Option(help="in the pipeline, with --in-place: faults after which the run goes on without this reading"),
     ] = "none",
 ) -> None:
     """Score a model as the paper's released code read it, beside the right reading (docs/published.md).
 
-    Models that this code read right have nothing to show; with -o the file is then empty but for its header.
+    Models that this code read right have nothing to show; with --in-place the file is then empty but for its header.
     """
     import torch
 
@@ -51,21 +55,26 @@ def command(
         torch.set_num_threads(threads)
     take_free_gpus(device)
     chosen = choose_device(device)  # before anything is fetched
-    folder = artifacts.find(target)
-    if output:
-        be_sole_writer(output)
-        write_scores(output, _published(folder, device, RECORDED[record]))
-        write_record(
-            beside(output),
-            "published",
-            [folder / artifacts.MANIFEST],
-            [output],
-            code_digest("verbs.published"),
-            ("numpy", "torch"),
-            device=str(chosen),
-            threads=torch.get_num_threads(),
-        )
-    elif (folder / artifacts.MANIFEST).is_file():
+    if in_place:
+        folders = [artifacts.find(each) for each in targets]
+        be_sole_writer(*(folder / OUTPUT for folder in folders))
+        for folder in folders:
+            write_scores(folder / OUTPUT, _published(folder, device, RECORDED[record]))
+            write_record(
+                beside(folder / OUTPUT),
+                "published",
+                [folder / artifacts.MANIFEST],
+                [folder / OUTPUT],
+                code_digest("verbs.published"),
+                ("numpy", "torch"),
+                device=str(chosen),
+                threads=torch.get_num_threads(),
+            )
+        return
+    if len(targets) > 1:
+        raise UsageError("several models are read with --in-place only", found=" ".join(targets))
+    target, folder = targets[0], artifacts.find(targets[0])
+    if (folder / artifacts.MANIFEST).is_file():
         _show(folder, device)
     else:
         with scratch_folder() as temporary:
