@@ -36,11 +36,8 @@ def command(
     if output:
         write_text(output, text)
     if wrong:
-        raise QkgeomError(
-            f"the audit has {len(wrong)} findings",
-            where=audit.with_name("audit.md"),
-            fix=f"mend each as it says, delete {audit}, and run again",
-        )
+        fix = f"mend each as it says, delete {audit}, and run again"
+        raise QkgeomError(f"the audit has {len(wrong)} findings", where=audit.with_name("audit.md"), fix=fix)
     if found.failed and not allow_missing:
         raise QkgeomError(
             f"{len(found.failed)} of {len(artifact)} models are missing from the figures: " + ", ".join(found.failed),

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from qkgeom.console import set_up_logging
 from qkgeom.report.writing import write_report
+from qkgeom.sole_writer import be_sole_writer
 
 
 def command(
@@ -23,5 +24,6 @@ def command(
 ) -> None:
     """Write what ran, every figure and table with the models behind it, and what is missing, as one HTML page."""
     set_up_logging()
+    be_sole_writer(*filter(None, [output]))
     path = write_report(results, model, rendered, knob or [], output)
     sys.stdout.write(f"{path}: {path.stat().st_size / 1e6:.1f} MB\n")
