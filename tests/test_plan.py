@@ -21,6 +21,7 @@ from project import ROOT, row, write_models
 from qkgeom.artifacts import read_manifest
 from qkgeom.planning import Plan, disk, plan_models
 from qkgeom.registry import Model
+from qkgeom.runs import read_runs
 from qkgeom.sources import package_index, whisper
 
 served_hub, hub, hub_client = hub_server.served_hub, hub_server.hub, hub_server.hub_client
@@ -401,8 +402,7 @@ def test_a_preset_is_told_with_what_it_trains_until_that_is_there(tmp_path):
     assert before["disk"] == sum(before["disk_of"].values()) and all(before["disk_of"].values())
     assert before["node_hours"] > before["with_gpus"]["node_hours"] > 0 < before["with_gpus"]["gpu_hours"]
     runs, corpora = [tmp_path / "results" / name for name in ("runs", "mini/corpora")]
-    names = [f"{run}.s{seed}" for run in ("mini.encoder-2l-reference", "mini.decoder-2l-reference") for seed in (0, 1)]
-    for path in (*(runs / name / "done.json" for name in names), corpora / "reference/corpus.json"):
+    for path in (*(runs / name / "done.json" for name in read_runs("mini")), corpora / "reference/corpus.json"):
         path.parent.mkdir(parents=True)
         path.touch()
     after = told()

@@ -12,7 +12,8 @@ import yaml
 import slurm_cluster
 from project import Project
 from slurm_cluster import running_cluster, wait_until
-from test_slurm import RUN, TRAINING, fill_in_the_site
+from test_slurm import fill_in_the_site
+from tiny_pipeline import RUN, TRAINING
 
 pytestmark = [
     pytest.mark.slurm,
@@ -31,8 +32,7 @@ def story(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
     project = Project.create(folder / "cluster")
     project.write_runs("vit")
-    training = yaml.safe_load(TRAINING)
-    training["training"]["defaults"] |= {"steps": SNAPSHOTS[-1], "save_every": 10_000}  # a state is one of a stop
+    training = yaml.safe_load(TRAINING.format(steps=SNAPSHOTS[-1], save_every=10_000))  # a state is one of a stop
     training["training"]["families"]["vit"]["snapshots"] = SNAPSHOTS
     project.append("workflow/presets/mini.yaml", yaml.safe_dump(training))
     fill_in_the_site(project, folder / "scratch")

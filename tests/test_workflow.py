@@ -15,11 +15,11 @@ import yaml
 from checkpoints import bert_config, bert_tensors, write_bert, write_checkpoint
 from project import ROOT, Project
 
-FIGURES = {"scores_language", "heads", "wqk_examples", "norm_profiles"}
-TABLES = {"symmetry_scores", "directionality_scores"}
+FIGURES = {"scores_language", "heads", "wqk_examples", "norm_profiles", "published_vs_reproduced"}
+TABLES = {"symmetry_scores", "directionality_scores", "published_vs_reproduced"}
 LAST = {"audit": {"-"}, "report": {"-"}, "check": {"-"}}
 COLLECTED = {"collect": {"-"}, **LAST}
-RENDERED = {"figure": {"heads", "norm_profiles", "scores_language"}, "table": TABLES}
+RENDERED = {"figure": FIGURES - {"wqk_examples"}, "table": TABLES}
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ rule audit:
         mem_mb=2000,
         runtime=60,
     params:
-        preset=OUT,
+        preset=subpath(output[0], ancestor=2),
         rendered=rendered_arguments(),
         code=code_digest("verbs.audit"),
     shell:
