@@ -37,7 +37,7 @@ JobAcctGatherParams=OverMemoryKill
 AccountingStorageType=accounting_storage/none
 MinJobAge=3600
 KillWait=2
-NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=16000 Gres=gpu:model_x:2
+NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=64000 Gres=gpu:model_x:2
 PartitionName=cpu Nodes=node Default=YES MaxTime=INFINITE State=UP
 PartitionName=gpu Nodes=node MaxTime=INFINITE State=UP
 """

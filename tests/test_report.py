@@ -105,7 +105,7 @@ def test_tables_and_run_times_are_there(run, page):
     for path in (run.folder / "results/mini/tables").glob("*.csv"):
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-        shown = [row.get("label") or row["printed_as"] for row in rows]  # published_vs_reproduced has models of the paper
+        shown = [row.get("label") or row["model"] for row in rows]  # published_vs_reproduced has models of the paper
         assert shown and all(name in text_of(page, f"table-{path.stem}") for name in shown)
     times = text_of(page, "times")
     assert re.search(r"extract 3 \d+\.\d", times), "three models"

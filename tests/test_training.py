@@ -107,7 +107,7 @@ def arguments(corpus: Path, run: Path, recipe=RECIPE, schedule=SCHEDULE) -> list
     training = {"runs_per_job": 1, "require_margins": True, "corpora": {"vocab_size": 300, "longest": 10**6}}
     training |= {"defaults": {}, "families": {"custom": settings}}
     if schedule.whole:
-        training["updates"] = {"runs": [f"{row}.{seed}"], "steps": list(schedule.whole), "batches": 2, "runs_per_job": 1}
+        training["updates"] = {"runs": [f"{row}.s?"], "steps": list(schedule.whole), "batches": 2, "runs_per_job": 1}
     folder = run.parent.parent / "tables" / run.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "runs.tsv").write_text("\n".join("\t".join(line) for line in (cells, cells.values())) + "\n")

@@ -164,6 +164,12 @@ def test_seeds_that_end_differently_are_all_told(tmp_path):
     assert row[("", "Speed-up (%)")] == "40; not reached 1 of 2"
 
 
+def test_runs_without_partners_leave_the_table_without_rows(tmp_path):
+    """As `only` may choose them."""
+    [row] = symmetric_init.printed(table_of(tmp_path, {DEFAULT: [3.0] * 5, Run(depth=2): [3.0] * 5})).to_dict("records")
+    assert row[("", "Corpus")] == "no such run"
+
+
 def test_tables_without_runs_say_so(tmp_path):
     inputs = write_tables(tmp_path, [], [], [])
     for name in ("symmetric_init", "claims"):

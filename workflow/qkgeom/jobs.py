@@ -109,5 +109,5 @@ def count_jobs(
         "updates": len(measuring_jobs(runs, settings)),
         "published": len(published_way_jobs(models, settings)),
         **n_drawn,
-        **dict.fromkeys(("collect", "check", "all"), 1),
+        **dict.fromkeys(("collect", "audit", "report", "check", "all"), 1),
     }

@@ -17,6 +17,8 @@ _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--forma
 _TORCH = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 NO_GPU = "set `device: auto` or `cpu` in config.yaml, or start the run on a machine with a GPU (docs/cluster.md)"
 
+CLUSTER = "on a cluster with GPUs set `device: cuda` in config.yaml (docs/cluster.md)"
+
 
 def examine(case: Case) -> Iterator[Finding]:
     """Asks the driver, and only where it has a GPU PyTorch too, in a process of its own."""
@@ -26,7 +28,10 @@ def examine(case: Case) -> Iterator[Finding]:
     if not gpus:
         found = "none here" if answer.status == 127 else f"none: nvidia-smi says: {answer.said}"
         if not wanted:
-            yield ok("gpu", f"{found}; not needed")
+            if case.may_submit and device_of(case) == "auto":
+                yield warning("gpu", f"{found}, and with device: auto no job of the cluster asks for one", CLUSTER)
+            else:
+                yield ok("gpu", f"{found}; not needed")
         elif case.may_submit:
             yield warning("gpu", f"{found}: jobs with `device: cuda` need the nodes of profiles/slurm", NO_GPU)
         else:

@@ -34,8 +34,8 @@ def printed(table: pd.DataFrame) -> pd.DataFrame:
     """One row per corpus and depth at which there is a pair of runs."""
     groups = table[table["result"] != NO_PARTNER].groupby(["corpus", "depth"], sort=False)
     rows = [{("", "Corpus"): corpus, ("", "Layers"): str(depth), **_cells(pairs)} for (corpus, depth), pairs in groups]
+    columns = [("", "Corpus"), ("", "Layers"), *_cells(table.iloc[:0])]
     rows = rows or [{("", "Corpus"): "no such run"}]
-    columns = [("", "Corpus"), ("", "Layers"), *_cells(table)]
     return pd.DataFrame({column: [row.get(column) for row in rows] for column in columns})
 
 
