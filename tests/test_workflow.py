@@ -201,9 +201,7 @@ def test_the_figure_of_the_guide_works(project):
 def test_only_chooses_a_subset(project):
     planned = project.planned("--config", "only=*enc", "--forceall")
     assert planned["extract"] == planned["score"] == {"tiny-enc"}
-    assert planned["figure"] == {"scores_language", "heads", "published_vs_reproduced"}, (
-        "figures of examples need both roles"
-    )
+    assert planned["figure"] == {"scores_language", "heads", "published_vs_reproduced"}, "figures of examples need both roles"
     project.run("--config", "only=*enc")
     assert (
         "wqk_examples is not of this run: its models, or the knobs that it needs, are not"
