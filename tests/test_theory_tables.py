@@ -338,6 +338,31 @@ def test_steps_without_a_snapshot_and_runs_that_there_are_not(tmp_path):
         replace(SCHEDULE, whole=(0, 3, 5))
     with pytest.raises(UsageError, match=r"there is no such run: mini.nothing.s0"):
         updates_verb.command(["mini.nothing.s0"], output=tmp_path, corpora=tmp_path)
+    with pytest.raises(UsageError) as error:
+        updates_verb.command(["mini.encoder-2l-referense.s0"], output=tmp_path, corpora=tmp_path)
+    assert "such as mini.encoder-2l-reference.s0" in str(error.value) and len(str(error.value)) < 500
+    with pytest.raises(UsageError, match=r"runs of one preset are planned at a time\n +where: +theory.control-masked.s0\n"):
+        updates_verb.command(["mini.encoder-2l-reference.s0", "theory.control-masked.s0"], output=tmp_path, corpora=tmp_path)
+
+
+@pytest.mark.faults
+def test_a_run_that_the_preset_does_not_measure(trained, corpora, tmp_path):
+    plan, _ = trained
+    run = tmp_path / "tiny.a.s0"
+    write_json(run / "done.json", {"status": "ok", "definition": {}})
+    unnamed = replace(plan, schedule=replace(SCHEDULE, whole=()))
+    with pytest.raises(UsageError, match=r"does not measure the updates of a run.*\n +where: +tiny.a.s0\n.*\n +do: +name a.s0"):
+        measure_run(unnamed, corpora, run, 3, {})
+    with pytest.raises(UsageError, match="does not measure the updates of a run"):  # the last step has no update
+        measure_run(replace(plan, schedule=replace(SCHEDULE, whole=(12,))), corpora, run, 3, {})
+    llama = replace(unnamed, family=families.load("llama"), recipe=replace(RECIPE, objective="autoregressive"))
+    with pytest.raises(ModelFault, match="a model with RoPE has no W_qk"):
+        measure_run(llama, corpora, run, 3, {})
+    with pytest.raises(
+        ModelFault, match=r"examples have none\n +where: +tiny.a.s0\n +found: +family vit, which reads no corpus"
+    ):
+        measure_run(replace(unnamed, family=families.load("vit"), corpus=""), corpora, run, 3, {})
+    assert not (run / "updates").exists()
 
 
 def test_presets_name_the_runs_that_are_measured_and_objectives_change_at_a_measured_step():
