@@ -20,7 +20,7 @@ from qkgeom.scores import score_factors
 from qkgeom.settings import read_preset
 from qkgeom.tables import _predictions, claims
 from qkgeom.theory.attention import attention_gradients
-from qkgeom.theory.matrices import dense_scores, pair_symmetry, resampled_weights
+from qkgeom.theory.matrices import dense_scores, pair_symmetry, recentred, resampled_weights
 from qkgeom.theory.one_run import TABLES, measure_run
 from qkgeom.theory.sums import LayerSums, step_sums
 from qkgeom.theory.tokens import added, frequent, pair_sums, shuffled_positions, sides, texts
@@ -92,6 +92,18 @@ def test_bootstrap_weights_are_means_of_as_many_batches():
     assert weights.shape == (501, 8) and weights[0].tolist() == [1 / 8] * 8
     assert weights.sum(1) == pytest.approx(np.ones(501))
     assert weights[1:].var() == pytest.approx((1 / 8) * (7 / 8) / 8, rel=0.1)
+
+
+def test_the_interval_of_a_noisy_symmetry_holds_the_symmetry():
+    """A weak symmetric part under noise of each batch: resampled batches are less symmetric than all of them."""
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=(40, 40))
+    found = pair_symmetry(signal + signal.T + 3 * rng.normal(size=(8, 40, 40)), resampled_weights(8, 400, 0))
+    assert np.percentile(found[1:], 97.5) < found[0]
+    low, high = np.percentile(recentred(found), [2.5, 97.5])
+    assert low < found[0] < high and recentred(found).mean() == pytest.approx(found[0])
+    assert recentred(found).std() == pytest.approx(found[1:].std())
+    assert update_dynamics._interval(found[None])[1] < found[0] < update_dynamics._interval(found[None])[2]
 
 
 # sums by token
