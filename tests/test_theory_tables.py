@@ -446,6 +446,22 @@ def test_framework_shows_the_first_run_of_each_role(tmp_path):
     }
 
 
+def test_framework_prefers_a_layer_that_is_not_the_last(tmp_path):
+    inputs = inputs_of(tmp_path)  # of every run layer 1 is shown
+    runs = pd.read_csv(inputs.runs)
+    pd.DataFrame(runs).assign(depth=runs["model"].map({"masked.s3": 4}).fillna(2).astype(int)).to_csv(inputs.runs, index=False)
+    shown = framework.numbers(inputs).drop_duplicates("role").set_index("role")["model"].to_dict()
+    assert shown == {"encoder": "masked.s3", "decoder": "autoregressive.s0"}
+
+
+def test_framework_draws_the_sum_and_its_parts_to_one_scale_and_the_norms_to_another(tmp_path):
+    grid = np.array(framework.draw(framework.numbers(inputs_of(tmp_path))).axes).reshape(2, -1)
+    for row in grid:
+        scales = [axes.images[0].get_clim() for axes in row if axes.images]
+        assert len(scales) == 5 and len(set(scales[2:])) == 1 and len(set(scales)) == 3
+    assert grid[0, -1].get_ylim() == grid[1, -1].get_ylim()
+
+
 def verdicts(inputs):
     table = _predictions.evidence(inputs)
     return {name: part["speaks"].value_counts().to_dict() for name, part in table.groupby("claim")}, table
