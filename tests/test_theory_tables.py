@@ -396,7 +396,7 @@ def test_a_run_that_diverged_is_recorded_and_has_no_tables(trained, corpora, tmp
     plan, _ = trained
     write_json(tmp_path / "a" / "done.json", {"status": "diverged", "definition": {}})
     assert measure_run(plan, corpora, tmp_path / "a", 3, {})["status"] == "diverged"
-    assert [path.name for path in (tmp_path / "a" / "updates").iterdir()] == ["record.json"]
+    assert {path.name for path in (tmp_path / "a" / "updates").iterdir()} == {"record.json", "provenance.json"}
     assert json.loads((tmp_path / "a/updates/record.json").read_text())["steps"] == []
 
 
