@@ -183,6 +183,15 @@ def test_a_loss_that_is_not_finite():
 
 
 @pytest.mark.faults
+def test_weights_that_are_not_finite():
+    model = built(bert)
+    with torch.no_grad():
+        model.bert.encoder.layer[1].attention.self.query.weight[0, 0] = float("nan")
+    told = refused(model, batch_for(model))
+    assert "attention weights of a model are not finite where: BertSelfAttention" in told and "NaN" in told
+
+
+@pytest.mark.faults
 def test_a_model_whose_logits_are_not_those_of_a_softmax_of_products():
     config = Gemma2Config(vocab_size=VOCABULARY, **LLAMA, head_dim=6, attn_logit_softcapping=1.0, initializer_range=0.3)
     model = Gemma2ForCausalLM(config).double()

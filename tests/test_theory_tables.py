@@ -20,7 +20,7 @@ from qkgeom.scores import score_factors
 from qkgeom.settings import read_preset
 from qkgeom.tables import _predictions, claims
 from qkgeom.theory.attention import attention_gradients
-from qkgeom.theory.matrices import dense_scores, pair_symmetry, resampled_weights
+from qkgeom.theory.matrices import dense_scores, pair_symmetry, recentred, resampled_weights
 from qkgeom.theory.one_run import TABLES, measure_run
 from qkgeom.theory.sums import LayerSums, step_sums
 from qkgeom.theory.tokens import added, frequent, pair_sums, shuffled_positions, sides, texts
@@ -92,6 +92,18 @@ def test_bootstrap_weights_are_means_of_as_many_batches():
     assert weights.shape == (501, 8) and weights[0].tolist() == [1 / 8] * 8
     assert weights.sum(1) == pytest.approx(np.ones(501))
     assert weights[1:].var() == pytest.approx((1 / 8) * (7 / 8) / 8, rel=0.1)
+
+
+def test_the_interval_of_a_noisy_symmetry_holds_the_symmetry():
+    """A weak symmetric part under noise of each batch: resampled batches are less symmetric than all of them."""
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=(40, 40))
+    found = pair_symmetry(signal + signal.T + 3 * rng.normal(size=(8, 40, 40)), resampled_weights(8, 400, 0))
+    assert np.percentile(found[1:], 97.5) < found[0]
+    low, high = np.percentile(recentred(found), [2.5, 97.5])
+    assert low < found[0] < high and recentred(found).mean() == pytest.approx(found[0])
+    assert recentred(found).std() == pytest.approx(found[1:].std())
+    assert update_dynamics._interval(found[None])[1] < found[0] < update_dynamics._interval(found[None])[2]
 
 
 # sums by token
@@ -338,6 +350,31 @@ def test_steps_without_a_snapshot_and_runs_that_there_are_not(tmp_path):
         replace(SCHEDULE, whole=(0, 3, 5))
     with pytest.raises(UsageError, match=r"there is no such run: mini.nothing.s0"):
         updates_verb.command(["mini.nothing.s0"], output=tmp_path, corpora=tmp_path)
+    with pytest.raises(UsageError) as error:
+        updates_verb.command(["mini.encoder-2l-referense.s0"], output=tmp_path, corpora=tmp_path)
+    assert "such as mini.encoder-2l-reference.s0" in str(error.value) and len(str(error.value)) < 500
+    with pytest.raises(UsageError, match=r"runs of one preset are planned at a time\n +where: +theory.control-masked.s0\n"):
+        updates_verb.command(["mini.encoder-2l-reference.s0", "theory.control-masked.s0"], output=tmp_path, corpora=tmp_path)
+
+
+@pytest.mark.faults
+def test_a_run_that_the_preset_does_not_measure(trained, corpora, tmp_path):
+    plan, _ = trained
+    run = tmp_path / "tiny.a.s0"
+    write_json(run / "done.json", {"status": "ok", "definition": {}})
+    unnamed = replace(plan, schedule=replace(SCHEDULE, whole=()))
+    with pytest.raises(UsageError, match=r"does not measure the updates of a run.*\n +where: +tiny.a.s0\n.*\n +do: +name a.s0"):
+        measure_run(unnamed, corpora, run, 3, {})
+    with pytest.raises(UsageError, match="does not measure the updates of a run"):  # the last step has no update
+        measure_run(replace(plan, schedule=replace(SCHEDULE, whole=(12,))), corpora, run, 3, {})
+    llama = replace(unnamed, family=families.load("llama"), recipe=replace(RECIPE, objective="autoregressive"))
+    with pytest.raises(ModelFault, match="a model with RoPE has no W_qk"):
+        measure_run(llama, corpora, run, 3, {})
+    with pytest.raises(
+        ModelFault, match=r"examples have none\n +where: +tiny.a.s0\n +found: +family vit, which reads no corpus"
+    ):
+        measure_run(replace(unnamed, family=families.load("vit"), corpus=""), corpora, run, 3, {})
+    assert not (run / "updates").exists()
 
 
 def test_presets_name_the_runs_that_are_measured_and_objectives_change_at_a_measured_step():
@@ -359,7 +396,7 @@ def test_a_run_that_diverged_is_recorded_and_has_no_tables(trained, corpora, tmp
     plan, _ = trained
     write_json(tmp_path / "a" / "done.json", {"status": "diverged", "definition": {}})
     assert measure_run(plan, corpora, tmp_path / "a", 3, {})["status"] == "diverged"
-    assert {path.name for path in (tmp_path / "a" / "updates").iterdir()} == {"provenance.json", "record.json"}
+    assert {path.name for path in (tmp_path / "a" / "updates").iterdir()} == {"record.json", "provenance.json"}
     assert json.loads((tmp_path / "a/updates/record.json").read_text())["steps"] == []
 
 
@@ -407,6 +444,22 @@ def test_framework_shows_the_first_run_of_each_role(tmp_path):
         "encoder": "masked.s0",
         "decoder": "autoregressive.s0",
     }
+
+
+def test_framework_prefers_a_layer_that_is_not_the_last(tmp_path):
+    inputs = inputs_of(tmp_path)  # of every run layer 1 is shown
+    runs = pd.read_csv(inputs.runs)
+    pd.DataFrame(runs).assign(depth=runs["model"].map({"masked.s3": 4}).fillna(2).astype(int)).to_csv(inputs.runs, index=False)
+    shown = framework.numbers(inputs).drop_duplicates("role").set_index("role")["model"].to_dict()
+    assert shown == {"encoder": "masked.s3", "decoder": "autoregressive.s0"}
+
+
+def test_framework_draws_the_sum_and_its_parts_to_one_scale_and_the_norms_to_another(tmp_path):
+    grid = np.array(framework.draw(framework.numbers(inputs_of(tmp_path))).axes).reshape(2, -1)
+    for row in grid:
+        scales = [axes.images[0].get_clim() for axes in row if axes.images]
+        assert len(scales) == 5 and len(set(scales[2:])) == 1 and len(set(scales)) == 3
+    assert grid[0, -1].get_ylim() == grid[1, -1].get_ylim()
 
 
 def verdicts(inputs):

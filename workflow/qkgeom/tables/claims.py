@@ -25,8 +25,13 @@ CAPTION = (
     "here: fewer than half are for it; mixed: all else. † and numbers: in so many of these pairs the last scores of a run "
     "cannot be told from those of random weights, so that the verdict may rest on chance. Every pair is in the csv. How far "
     "each model has learned is in training_runs: where it does not beat the trivial baseline, little speaks for or against. "
-    "The claims after these five are the theory's predictions of weight updates, written down before any was drawn; their "
-    "effects are in docs/theory.md, and those that need the controls are in preset theory."
+    "The claims after these five are the theory's predictions of weight updates, written down before any was drawn. A run's "
+    "value is the mean over the measured steps of the median over layers. Effects are again positive in favour: an "
+    "encoder's value minus that of its decoder (where decoders grow columns, directionality (excess), and the decoder's must "
+    "be negative too); logit gradients of encoders: pair symmetry minus that with shuffled positions; rows and columns that "
+    "grow: a rank correlation over tokens, run by run; anisotropic inputs: directionality (excess) of a decoder's update "
+    "from whitened inputs minus that from its own. Each is defined in docs/theory.md; those that need the controls are in "
+    "preset theory."
 )
 GROUP = "training, controls"
 NEEDS = ("summary", "scores", "losses", "runs")

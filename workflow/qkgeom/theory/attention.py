@@ -134,7 +134,7 @@ def attention_gradients(model: torch.nn.Module, batch: Mapping[str, Tensor]) -> 
 
     Raises:
         QkgeomError: the model has no softmax attention logits to record, the batch has sequences of length 1, or its
-            loss is not finite.
+            attention weights or its loss are not finite.
     """
     model.eval()
     with _recording(model) as recorder:
@@ -206,6 +206,14 @@ def _require_softmax(
     """Checks that attention is the softmax of scaled products and the mask, and nothing else (soft caps, sinks)."""
     if weights is None:
         raise _no_logits(module, "an eager attention that does not give its weights")
+    if not weights.isfinite().all():
+        raise QkgeomError(
+            "the attention weights of a model are not finite",
+            where=type(module).__name__,
+            found=f"{int((~weights.isfinite()).sum())} of {weights.numel()} are NaN or infinite",
+            expected="numbers",
+            fix="use weights that have not diverged, and a mask that leaves every query a key",
+        )
     with torch.no_grad():
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
         expected = torch.softmax(scaling * query @ key.transpose(2, 3) + mask, -1)

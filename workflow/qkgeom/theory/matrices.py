@@ -50,6 +50,21 @@ def pair_symmetry(B: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.divide(across, square, out=np.full_like(square, np.nan), where=square > 0)
 
 
+def recentred(values: np.ndarray) -> np.ndarray:
+    """Values of resampled batches with the bootstrap's estimate of their bias taken off.
+
+    Resampled batches repeat, so that their sum is of fewer different ones than all batches, which has less symmetry where
+    single batches are noise. Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 10.3.
+
+    Args:
+        values: [..., 1 + n_resample], the first of all batches.
+
+    Returns:
+        [..., n_resample], whose mean is the value of all batches.
+    """
+    return values[..., 1:] - values[..., 1:].mean(-1, keepdims=True) + values[..., :1]
+
+
 def resampled_weights(n_batch: int, n_resample: int, seed: int) -> np.ndarray:
     """Bootstrap weights over batches, [1 + n_resample, n_batch]; the first row is the mean of all batches."""
     drawn = np.random.default_rng(seed).multinomial(n_batch, np.full(n_batch, 1 / n_batch), n_resample)

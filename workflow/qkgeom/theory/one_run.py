@@ -18,12 +18,12 @@ import torch
 from safetensors.torch import load_file, load_model
 
 from qkgeom.digests import code_digest
-from qkgeom.errors import ModelFault, QkgeomError
+from qkgeom.errors import ModelFault, QkgeomError, UsageError
 from qkgeom.files import write_csv, write_json
 from qkgeom.provenance import OF_FOLDER, write_record
 from qkgeom.theory.attention import attention_gradients
 from qkgeom.theory.factors import factors
-from qkgeom.theory.sums import step_sums
+from qkgeom.theory.sums import step_sums, without_tokens
 from qkgeom.theory.tables import change_rows, growth_rows, score_rows, term_rows, token_rows
 from qkgeom.theory.updates import products
 from qkgeom.training.families.base import Data
@@ -57,8 +57,10 @@ def measure_run(plan: Plan, corpora: Path, folder: Path, batches: int, texts: Ma
         The record: `status` (`ok`, or that of a run that did not end well), `steps`, `batches`, `losses` and `definition`.
 
     Raises:
-        ModelFault: a snapshot is missing or no whole one, or its weights are not those of the plan's model.
+        ModelFault: a snapshot is missing or no whole one, its weights are not those of the plan's model, or the model is
+            one whose updates cannot be measured (RoPE, no tokens).
         QkgeomError: the run is not trained, its attention cannot be recorded, or a loss is not finite.
+        UsageError: the preset does not measure the updates of this run.
     """
     done = _trained(folder)
     definition = read_back({"trained": done.get("definition"), "batches": batches, "code": code_digest("theory.one_run")})
@@ -96,10 +98,16 @@ def _measured(
 ) -> tuple[dict[str, object], dict[str, pd.DataFrame]]:
     import pandas as pd
 
+    if not plan.family.reads_corpus:
+        raise without_tokens(folder.name, f"family {plan.family.name}, which reads no corpus")
     corpus = read_corpus(corpora / plan.corpus)
     data, schedule = plan.family.data(plan.recipe, corpus), plan.schedule
     model = plan.family.build(plan.recipe, corpus).double()
     steps = sorted({*schedule.whole} - {schedule.steps})
+    if not steps:
+        batch = _batch(data, plan, 0)
+        step_sums(model, [batch], [_targets(data, batch)], plan.recipe.seed)  # refuses what no preset could measure
+        raise _not_measured(folder.name)
     W_qk = {step: _layer_products(model, folder, step) for step in (*steps, schedule.steps)}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     losses: dict[str, list[float]] = {}
@@ -129,6 +137,15 @@ def _measured(
     first = ["model", "step", "until"]
     ordered = {name: table[[*first, *(each for each in table if each not in first)]] for name, table in tables.items()}
     return {"status": "ok", "steps": steps, "losses": losses}, ordered
+
+
+def _not_measured(run: str) -> UsageError:
+    return UsageError(
+        "the preset does not measure the updates of a run, so that its snapshots hold no whole model",
+        where=run,
+        expected="a run that a pattern of the preset's `training: updates: runs` names, and a step before the last in `steps`",
+        fix=f"name {run.partition('.')[2]} there (presets/{run.partition('.')[0]}.yaml), and train the run again",
+    )
 
 
 def _trained(folder: Path) -> Mapping[str, object]:

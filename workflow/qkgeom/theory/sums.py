@@ -113,13 +113,7 @@ def step_sums(
         QkgeomError: its attention cannot be recorded, or a loss is not finite.
     """
     if not all("input_ids" in batch for batch in batches):
-        raise ModelFault(
-            "the updates of a model are grouped by tokens, and its examples have none",
-            where=type(model).__name__,
-            found=", ".join(batches[0]),
-            expected="input_ids and labels",
-            fix="name language models only in the preset's `updates: runs`",
-        )
+        raise without_tokens(type(model).__name__, ", ".join(batches[0]))
     weights = factors(model.state_dict(), model.config)
     layers = [LayerSums(products(*pair).sum(0).numpy()) for pair in weights]
     rng = np.random.default_rng(seed)
@@ -145,6 +139,17 @@ def step_sums(
     counts = torch.unique(torch.cat([each.flatten() for each in targets]), return_counts=True)
     tokens = torch.stack([batch["input_ids"] for batch in batches])
     return StepSums(layers, tokens, dict(zip(*(each.tolist() for each in counts), strict=True)), losses)
+
+
+def without_tokens(where: str, found: str) -> ModelFault:
+    """The fault of a model whose examples are no texts."""
+    return ModelFault(
+        "the updates of a model are grouped by tokens, and its examples have none",
+        where=where,
+        found=found,
+        expected="a model that reads tokens, from input_ids and labels",
+        fix="name language models only in the preset's `updates: runs`",
+    )
 
 
 def added_norms(layer: LayerSums, tokens: Tensor, types: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from qkgeom.theory.matrices import dense_scores, pair_symmetry, resampled_weights
+from qkgeom.theory.matrices import dense_scores, pair_symmetry, recentred, resampled_weights
 from qkgeom.theory.sums import LayerSums, StepSums, added_norms, growth
 
 RESAMPLES = 40
@@ -54,10 +54,10 @@ def change_rows(name: str, layers: list[np.ndarray]) -> pd.DataFrame:
 
 
 def _estimate(scores: dict[str, np.ndarray]) -> dict[str, float]:
-    """The first of each, and the interval of the others."""
+    """The first of each, and the interval of the others, less their bias."""
     values = {score: each[0] for score, each in scores.items()}
     for score, each in scores.items():
-        values[f"{score}_low"], values[f"{score}_high"] = np.percentile(each[1:], INTERVAL)
+        values[f"{score}_low"], values[f"{score}_high"] = np.percentile(recentred(each), INTERVAL)
     return values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from qkgeom.training import families
 from qkgeom.training.families.base import Family, Recipe
 from qkgeom.training.schedule import Schedule, listed_steps
 
+SUGGESTED = 3  # names that are told for one that there is not
 SIZES = ("d_model", "n_head", "length", "dropout", "init_std")
 
 
@@ -96,16 +98,26 @@ def plans_of(names: list[str], table: Path, presets: Path, device: str) -> dict[
         device: `cpu`, or `cuda`.
 
     Raises:
-        UsageError: there is no such run or preset, or a run has no plan.
+        UsageError: there is no such run or preset, the runs are of several presets, or a run has no plan.
     """
     preset = names[0].partition(".")[0]
+    if others := [name for name in names if name.partition(".")[0] != preset]:
+        raise UsageError(
+            "runs of one preset are planned at a time",
+            where=", ".join(others),
+            found=f"another preset than that of {names[0]}",
+            expected=f"{preset}.<run>.s<seed>",
+            fix="give the runs of each preset to a command of their own",
+        )
     rows = read_runs(preset, table, presets)
     if unknown := [name for name in names if name not in rows]:
+        close = [each for name in unknown for each in get_close_matches(name, rows, SUGGESTED)]
         raise UsageError(
             f"there is no such run: {', '.join(unknown)}",
             where=table,
-            expected=", ".join(rows) or f"rows of preset {preset}",
-            fix="name runs of one preset, as <preset>.<run>.s<seed>",
+            expected=f"one of the {len(rows)} runs of preset {preset}"
+            + (f", such as {', '.join(dict.fromkeys(close))}" if close else ""),
+            fix="name runs as <preset>.<run>.s<seed>",
         )
     training = read_preset(preset, presets).get("training")
     if training is None:
