@@ -204,10 +204,60 @@ def test_one_digit_of_a_scores_file(project, column):
     assert f", {column}\n  found:    {after}" in text and f"expected: {before[:5]}" in text
 
 
+@pytest.mark.parametrize("forged", ["nothing", "its record", "both records"])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_digit_of_the_scores_is_found_whatever_the_sample(project, forged, layer):
+    path, collected = project / "results/models/dec/scores.csv", project / "results/mini/collected" / OF_FOLDER
+    number = next(n for n, line in enumerate(path.read_text().splitlines()) if line.startswith(f"dec,final,{layer},all"))
+    before, after = change_digit(path, number, "symmetry", place=1)
+    for record, part in {"nothing": [], "its record": [(beside(path), "outputs")]}.get(
+        forged, [(beside(path), "outputs"), (collected, "inputs")]
+    ):
+        forge(record, part, path)
+    audit = audited(project, sample=1)
+    assert {finding.where for finding in audit.findings} == {"results/models/dec/scores.csv"}, "the root, and nothing after it"
+    (cell,) = (finding for finding in audit.findings if finding.item)
+    assert cell.item == f"snapshot final, layer {layer}, head all, symmetry" and cell.found == after
+    assert float(cell.expected.split(",")[0]) == pytest.approx(float(before), abs=1e-5)
+    (part,) = (part for part in audit.parts if part.kind == "collected")
+    assert part.verdict == MISMATCH and "results/models/dec/scores.csv" in part.follows
+
+
+def test_a_digit_of_the_collected_scores_is_blamed_on_them(project):
+    path = project / "results/mini/collected/scores.csv"
+    before, after = change_digit(path, 1, "symmetry", place=1)
+    where, text = found(project)
+    assert where == {"mini/collected/scores.csv"}
+    assert f"column symmetry\n  found:    {after}\n  expected: {before}" in text and "as the weights say" in text
+    forge(path.with_name(OF_FOLDER), "outputs", path)
+    where, text = found(project)
+    assert "mini/collected/scores.csv" in where and not [name for name in where if name.startswith("models/")]
+
+
+def test_a_disputed_score_without_weights(project):
+    (project / "results/models/dec/final.safetensors").unlink()
+    path = project / "results/models/dec/scores.csv"
+    change_digit(path, 1, "symmetry", place=1)
+    forge(beside(path), "outputs", path)
+    forge(project / "results/mini/collected" / OF_FOLDER, "inputs", path)
+    _, text = found(project)
+    assert "one of the two files is wrong" in text and "collected/scores.csv has it" in text
+
+
+def test_a_figure_that_the_last_audit_had(project):
+    assert qkgeom("audit", "results/mini", cwd=project).returncode == 0
+    for path in (project / "results/mini/figures").glob("scores_language.*"):
+        path.unlink()
+    for _ in range(2):  # and it stays missing
+        gone = qkgeom("audit", "results/mini", cwd=project)
+        assert gone.returncode == 1 and "figures/scores_language\n  found:    no such figure" in gone.stderr
+
+
 def test_one_point_of_a_figure(project):
     path = project / "results/mini/figures/scores_language.csv"
     before, after = change_digit(path, 1, "symmetry_median")
-    assert found(project)[0] == {"mini/figures/scores_language.csv"}
+    where, text = found(project)
+    assert where == {"mini/figures/scores_language.csv"} and f"found:    {after}\n  expected: {before}" in text
     forge(beside(path), "outputs", path)
     where, text = found(project)
     assert where == {"mini/figures/scores_language.csv"}
@@ -262,7 +312,8 @@ def test_a_figure_older_than_what_it_was_made_from(project):
     change_digit(summary, 1, "symmetry_median")
     forge(summary.parent / OF_FOLDER, "outputs", summary)
     where, text = found(project)
-    assert "mini/collected/summary.csv" in where and "what figure scores_language was made from" in text
+    assert where == {"mini/collected/summary.csv"}, "the root, and no finding of what was made from it"
+    assert verdicts(audited(project))["figure", "scores_language"] == MISMATCH
     assert "enc final, symmetry_median" in text, "and the statistic itself is computed anew"
 
 
@@ -436,7 +487,7 @@ def test_what_is_not_of_this_run_is_left_alone(project):
     for path in figures.glob("scores_language.*"):
         path.unlink()
     gone = qkgeom("audit", "results/mini", *wanted, cwd=project)
-    assert gone.returncode == 1 and "figures/scores_language.provenance.json" in gone.stderr
+    assert gone.returncode == 1 and "figures/scores_language\n  found:    no such figure" in gone.stderr
 
 
 @pytest.mark.parametrize("name", ["out.tar.gz", "out.zip"])
@@ -480,7 +531,14 @@ def test_a_changed_bundle_is_found_and_no_bundle_refused(project, tmp_path):
     with tarfile.open(bundle, "w:gz") as archive:
         archive.add(folder / "results", "results")
     told = qkgeom("audit", str(bundle), cwd=tmp_path)
-    assert told.returncode == 1 and "models/dec/scores.csv" in told.stderr
+    assert (
+        told.returncode == 1 and "\nresults/models/dec/scores.csv: snapshot final, layer 0, head all, symmetry" in told.stderr
+    )
+    assert "scratch" not in told.stderr + told.stdout and "-o FOLDER" in told.stderr
+    assert "audit with --from-source" in told.stderr
+    told = qkgeom("audit", str(bundle), "-o", "page", "--from-source", cwd=tmp_path)
+    assert "--from-source" not in told.stderr + told.stdout and "-o FOLDER" not in told.stderr
+    assert "scratch" not in (tmp_path / "page/audit.md").read_text()
     with tarfile.open(bundle, "w:gz") as archive:
         archive.add(folder / "results/mini/collected", "../escaped")
     for wrong in (bundle, project / "models.tsv"):

@@ -13,13 +13,18 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from qkgeom.audit.collected import models_of, runs_of
+from qkgeom.audit.findings import Finding
 from qkgeom.audit.run import UPDATES
 from qkgeom.errors import UsageError
 from qkgeom.files import whole_file
 from qkgeom.provenance import OF_FOLDER, read_record
 from qkgeom.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from qkgeom.audit.chain import Audit
 
 OF_MODEL = (
     "manifest.json",
@@ -74,6 +79,24 @@ def opened_bundle(path: Path) -> Iterator[Path]:
         except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
             raise UsageError("this is no bundle", where=path, found=error, fix="make one with `audit --bundle`") from error
         yield collected.parent.parent
+
+
+def told_from_bundle(audit: Audit, results: Path) -> None:
+    """Names the files of an unpacked bundle as the bundle does, `results/...`, in all that its audit says.
+
+    Args:
+        audit: of the bundle.
+        results: where it was unpacked.
+    """
+
+    def told(text: str) -> str:
+        return text.replace(results.as_posix(), "results")
+
+    for part in audit.parts:
+        part.findings = [Finding(*map(told, vars(finding).values())) for finding in part.findings]
+        part.follows, part.unchecked, part.notes = (
+            list(map(told, each)) for each in (part.follows, part.unchecked, part.notes)
+        )
 
 
 def _files(preset: Path) -> list[Path]:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkgeom.audit.collected import check_collected, models_of, runs_of
+from qkgeom.audit.disputes import Dispute, disputes_of, tell_undecided
 from qkgeom.audit.findings import VERDICTS, Finding, Part
 from qkgeom.audit.links import Digests
 from qkgeom.audit.model import check_model
 from qkgeom.audit.options import Options
-from qkgeom.audit.rendered import KINDS, check_rendered, names_in, strays
+from qkgeom.audit.rendered import KINDS, check_rendered, names_in, rendered_before, strays
 from qkgeom.audit.run import check_reading, check_run
+from qkgeom.errors import QkgeomError
+from qkgeom.provenance import OF_FOLDER, read_record
 
 Progress = Callable[[Sequence[str], str], Iterator[str]]
 
@@ -54,17 +57,24 @@ def audit(
         options: how much.
         uris: model -> URI as the tables of models and runs have it, where they do.
         progress: shows how far the work is.
-        rendered: the figures and tables of the run, all that are there by default.
+        rendered: the figures and tables of the run; by default all that are there, and those of the last audit.
     """
     digests = Digests()
-    collected, record = check_collected(preset, options, digests)
-    models, runs = (models_of(record), runs_of(record)) if record else ([], [])
-    parts = [collected, *(check_run(name, options, digests) for name in runs)]
-    for name in progress(models, "audit: models"):
-        parts.append(_model(name, options, digests, uris))
     folder = options.results / preset
+    try:
+        record = read_record(folder / "collected" / OF_FOLDER)
+        models, runs = models_of(record), runs_of(record)
+    except QkgeomError:  # which `check_collected` tells
+        models, runs = [], []
+    disputes = disputes_of(models, options.results, preset)
+    # in the order in which they are made, so that a file is blamed before what was made from it
+    parts = [digests.blame(check_run(name, options, digests)) for name in runs]
+    for name in progress(models, "audit: models"):
+        parts.append(digests.blame(_model(name, preset, options, digests, uris, disputes.get(name, []))))
+    parts.append(digests.blame(check_collected(preset, options, digests, disputes)))
     others = set(strays(list(rendered), folder)) if rendered is not None else set()
-    named = [(path.parent.name[:-1], path.with_suffix("").name) for path in rendered or ()]
+    before = [folder / f"{kind}s" / name for kind, name in rendered_before(folder)] if rendered is None else rendered
+    named = [(path.parent.name[:-1], path.with_suffix("").name) for path in before]
     there = [(kind, name) for kind in KINDS for name in names_in(folder / f"{kind}s")]
     wanted = {f"{kind} {name}": (kind, name) for kind, name in dict.fromkeys([*named, *there]) if (kind, name) not in others}
     for key in progress(list(wanted), "audit: figures and tables"):
@@ -72,8 +82,10 @@ def audit(
     return Audit(preset, options, parts, [f"{kind} {name}" for kind, name in sorted(others)])
 
 
-def _model(name: str, options: Options, digests: Digests, uris: Mapping[str, str]) -> Part:
-    part, manifest = check_model(name, options, digests, uris.get(name))
+def _model(
+    name: str, preset: str, options: Options, digests: Digests, uris: Mapping[str, str], disputes: Sequence[Dispute]
+) -> Part:
+    part, manifest = check_model(name, options, digests, uris.get(name), {each.key[:2] for each in disputes})
     if manifest is None or manifest.get("status") != "ok":
         return part
     if manifest["uri"].startswith("run:") and not options.bundled:
@@ -82,4 +94,7 @@ def _model(name: str, options: Options, digests: Digests, uris: Mapping[str, str
         from qkgeom.audit.source import check_source
 
         check_source(part, manifest, options)
+    scores, collected = options.results / "models" / name / "scores.csv", options.results / preset / "collected/scores.csv"
+    helps = not options.from_source and not manifest["uri"].startswith("run:")
+    tell_undecided(part, disputes, scores, collected, helps)
     return part

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from qkgeom.audit.disputes import Disputes
 from qkgeom.audit.findings import SHOWN, Part
-from qkgeom.audit.links import Digests, check_record
+from qkgeom.audit.links import Digests, check_record, only_outputs
 from qkgeom.audit.options import Options
 from qkgeom.audit.tables import compare_tables
 from qkgeom.collecting import read_losses, read_scores, summarise
@@ -27,20 +28,30 @@ DIGITS = 2e-8  # relative, of a number with 9 digits that was computed from such
 MEASURED = ("metric", "value", "baseline", "gain", "margin")
 
 
-def check_collected(preset: str, options: Options, digests: Digests) -> tuple[Part, Record | None]:
-    """Checks a preset's collected tables; gives their record too, which says what the preset is made of."""
+def check_collected(preset: str, options: Options, digests: Digests, disputes: Disputes) -> Part:
+    """Checks a preset's collected tables, after its models and runs.
+
+    Args:
+        preset: whose they are.
+        options: how much.
+        digests: of files, and those found wrong.
+        disputes: rows of scores that differ from the models' own.
+    """
     part, folder = Part("collected", preset), options.results / preset / "collected"
     again = f"delete {folder} and run snakemake: the tables are collected again"
     record = check_record(part, folder / OF_FOLDER, digests, again)
-    if record is None or part.findings:  # what is derived from other inputs differs, as it must
-        return part, record
+    if record is None or not only_outputs(part, folder / OF_FOLDER, record):  # else it differs, as it must
+        return part
+    if disputes:
+        again += "; the models' own scores.csv are the right ones, as the weights say"
     try:
         _check_copies(part, folder, record, again)
-        _check_summary(part, folder, again)
+        if not any(finding.where == (folder / "scores.csv").as_posix() for finding in part.findings):
+            _check_summary(part, folder, again)
         _check_runs(part, folder, options, again)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, QkgeomError) as error:
         part.found(folder, "", f"{error!r}", "tables that can be read", again)
-    return part, record
+    return part
 
 
 def models_of(record: Record) -> list[str]:

@@ -41,6 +41,8 @@ class Part:
         kind: `model`, `run`, `collected`, `figure` or `table`.
         name: of it.
         findings: what does not match.
+        follows: files with findings of their own, made before it and read by it: where to begin.
+        derived: snapshot and layer of scores that were derived anew.
         unchecked: what could not be checked, and why.
         notes: what else a reader should know.
         counts: what was checked -> how often.
@@ -50,6 +52,8 @@ class Part:
     kind: str
     name: str
     findings: list[Finding] = field(default_factory=list)
+    follows: list[str] = field(default_factory=list)
+    derived: set[tuple[str, str]] = field(default_factory=set)
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -58,7 +62,7 @@ class Part:
     @property
     def verdict(self) -> str:
         """`verified`, `verified in part` where something could not be checked, or `mismatch`."""
-        return MISMATCH if self.findings else IN_PART if self.unchecked else VERIFIED
+        return MISMATCH if self.findings or self.follows else IN_PART if self.unchecked else VERIFIED
 
     def found(self, where: Path, item: str, found: object, expected: object, fix: str) -> None:
         """Adds a finding."""

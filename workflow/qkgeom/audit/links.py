@@ -12,10 +12,15 @@ from qkgeom.provenance import Record, read_record
 
 
 class Digests:
-    """The sha256 of files, each computed once."""
+    """The sha256 of files, each computed once; and which of them were found wrong so far.
+
+    Attributes:
+        wrong: files with a finding of their own. What was made from them differs, as it must, and is no finding again.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
+        self.wrong: set[Path] = set()
 
     def __call__(self, path: Path) -> str:
         """Of a file.
@@ -27,6 +32,11 @@ class Digests:
         if path not in self._known:
             self._known[path] = sha256_of(path)
         return self._known[path]
+
+    def blame(self, part: Part) -> Part:
+        """Keeps which files a part, which is checked now, has findings about; gives the part."""
+        self.wrong |= {Path(finding.where).resolve() for finding in part.findings}
+        return part
 
 
 def check_record(
@@ -51,8 +61,17 @@ def check_record(
     for name, kept in record.outputs.items():
         _check(part, path, name, kept, digests, absent, "what was written then", again)
     for name, kept in record.inputs.items():
+        if (path.parent / name).resolve() in digests.wrong:
+            part.follows.append(Path(*_without_detours(path.parent / name)).as_posix())
+            continue
         _check(part, path, name, kept, digests, absent, f"what {part.kind} {part.name} was made from", f"it is older; {again}")
     return record
+
+
+def only_outputs(part: Part, path: Path, record: Record) -> bool:
+    """Whether all findings of a part so far are about what its step wrote: its inputs are as they were then."""
+    outputs = {Path(*_without_detours(path.parent / name)).as_posix() for name in record.outputs}
+    return not part.follows and all(finding.where in outputs for finding in part.findings)
 
 
 def _check(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from qkgeom.artifacts import MANIFEST, read_manifest
@@ -22,7 +22,13 @@ ORIENTATION = "q = x W_q; [d_model, head, d_head]"
 STATED = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # the manifest's word -> the file's
 
 
-def check_model(name: str, options: Options, digests: Digests, uri: str | None = None) -> tuple[Part, Mapping | None]:
+def check_model(
+    name: str,
+    options: Options,
+    digests: Digests,
+    uri: str | None = None,
+    disputed: Collection[tuple[str, str]] = (),
+) -> tuple[Part, Mapping | None]:
     """Checks a model's artifact and scores.
 
     Args:
@@ -30,6 +36,7 @@ def check_model(name: str, options: Options, digests: Digests, uri: str | None =
         options: how much.
         digests: of files.
         uri: what the table of models says it is, if it does.
+        disputed: snapshot and layer of scores that are derived anew whatever the sample is.
 
     Returns:
         What was found, and its manifest, None if it has none.
@@ -63,7 +70,7 @@ def check_model(name: str, options: Options, digests: Digests, uri: str | None =
             part.found(scores, "column model", ", ".join(strangers), name, again)
         if not rows:
             part.unchecked.append(f"{scores} is empty: the model could not be scored")
-        _check_weights(part, folder, manifest, rows, options)
+        _check_weights(part, folder, manifest, rows, options, disputed)
     except (OSError, ValueError) as error:
         part.found(scores, "", error, "a table of scores", again)
     except (KeyError, TypeError, AttributeError) as error:
@@ -80,12 +87,21 @@ def _in_bundle(file: str, options: Options) -> str | None:
     return "not in a bundle" if options.bundled and file.endswith(".npz") else None
 
 
-def _check_weights(part: Part, folder: Path, manifest: Mapping, rows: Mapping[Key, Row], options: Options) -> None:
+def _check_weights(
+    part: Part,
+    folder: Path,
+    manifest: Mapping,
+    rows: Mapping[Key, Row],
+    options: Options,
+    disputed: Collection[tuple[str, str]],
+) -> None:
     """The stored tensors' digests, the completeness of the scores, and a sample of the scores."""
     if missing := gone(folder, manifest):
         what = "the weights" if len(missing) == len(manifest["snapshots"]) else f"the weights of {len(missing)} snapshots"
         why = "are not part of a bundle" if options.bundled else "were dropped after scoring"
-        part.unchecked.append(f"{what} {why}: their digests and their scores are not checked (--from-source does it)")
+        helps = not options.from_source and not manifest["uri"].startswith("run:")
+        how = " (--from-source derives the scores)" if helps else ""
+        part.unchecked.append(f"{what} {why}: their digests and their scores are not checked here{how}")
     places = []
     for snapshot, entry in manifest["snapshots"].items():
         layers = [layer["layer"] for layer in entry["layers"]]
@@ -96,7 +112,9 @@ def _check_weights(part: Part, folder: Path, manifest: Mapping, rows: Mapping[Ke
         path = folder / entry["file"]
         if not any(finding.where == path.as_posix() for finding in part.findings):  # else what is derived differs, as it must
             places += [(snapshot, layer, path, tensors) for layer in layers]
-    for snapshot, layer, path, tensors in options.choose(places, part.name) if rows else ():
+    chosen = {place[:2] for place in options.choose(places, part.name)}
+    chosen |= {place[:2] for place in places if (place[0], str(place[1])) in disputed}
+    for snapshot, layer, path, tensors in [place for place in places if place[:2] in chosen] if rows else ():
         W_q, W_k = (plain.factor(path, tensors[f"layer.{layer:03d}.{which}"]) for which in ("W_q", "W_k"))
         compare_layer(part, folder / "scores.csv", rows, snapshot, layer, W_q, W_k, scaled=False)
 

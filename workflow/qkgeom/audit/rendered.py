@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from qkgeom import figures, tables
 from qkgeom.audit.findings import Part
-from qkgeom.audit.links import Digests, check_record
+from qkgeom.audit.links import Digests, check_record, only_outputs
 from qkgeom.audit.options import Options
 from qkgeom.audit.tables import compare_tables, compare_texts
 from qkgeom.errors import QkgeomError
@@ -24,6 +25,15 @@ def names_in(folder: Path) -> list[str]:
     """The figures or tables of a folder that have a record, or a file without one."""
     files = [path for path in folder.glob("[!.]*.*") if path.is_file()]
     return sorted({path.name.removesuffix(OF_FILE) if path.name.endswith(OF_FILE) else path.stem for path in files})
+
+
+def rendered_before(preset: Path) -> list[tuple[str, str]]:
+    """Kind and name of the figures and tables of a preset's last audit, which the pipeline's names one by one."""
+    try:
+        last = json.loads((preset / "audit" / "audit.json").read_text(encoding="utf-8"))
+        return [(kind, part["name"]) for kind in KINDS for part in last[f"{kind}s"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # there was none
 
 
 def check_rendered(kind: str, name: str, preset: str, options: Options, digests: Digests) -> Part:
@@ -43,8 +53,11 @@ def check_rendered(kind: str, name: str, preset: str, options: Options, digests:
         left_out = Path(file).suffix in PICTURES or not _within(stem.parent / file, options.results)
         return "not in a bundle" if options.bundled and left_out else None
 
+    if not any(stem.parent.glob(f"{name}.*")):
+        part.found(stem, "", f"no such {kind}", "one, as the run or the last audit lists it", "run snakemake: it is made again")
+        return part
     record = check_record(part, beside(stem, "provenance.json"), digests, again, absent)
-    if record and not part.findings:  # what is made from other inputs differs, as it must
+    if record and only_outputs(part, stem, record):  # what is made from other inputs differs, as it must
         try:
             _make_again(part, kind, name, stem, record, options, again)
         except (QkgeomError, OSError, ValueError, KeyError, TypeError) as error:
@@ -83,7 +96,7 @@ def _compare_pictures(part: Part, path: Path, made: Path, record: Record, again:
         part.unchecked.append(f"{path.name} is not drawn again: matplotlib or numpy here has another version")
         return
     part.count("pictures drawn anew")
-    if path.read_bytes() != made.read_bytes():
+    if path.exists() and path.read_bytes() != made.read_bytes():
         part.found(path, "", "another picture", "the one that its numbers give", again)
 
 

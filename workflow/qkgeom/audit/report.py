@@ -78,6 +78,7 @@ def _part(part: Part) -> dict[str, object]:
     return {
         **told,
         "largest_difference": differences,
+        "follows_from": part.follows,
         "not_checked": part.unchecked,
         "notes": [*part.unchecked, *part.notes],
         "findings": [vars(finding) for finding in part.findings],
@@ -99,6 +100,8 @@ def _remarks(part: Part) -> str:
         more = f" (and {len(part.findings) - 1} more)" if len(part.findings) > 1 else ""
         first = part.findings[0]
         return f"{first.where}: {first.item or first.found}{more}"
+    if part.follows:
+        return f"follows from {', '.join(part.follows[:3])}: mend that first"
     return "; ".join([*part.unchecked, *part.notes]) if part.verdict != VERIFIED or part.notes else ""
 
 

@@ -86,6 +86,7 @@ def compare_layer(
     scaled: bool,
 ) -> None:
     """Derives the scores of a layer, and of its heads where the file has any, and compares them; see `compare`."""
+    part.derived.add((snapshot, str(layer)))
     key = (snapshot, str(layer), "all")
     compare(part, path, key, rows.get(key), plain.score(W_q, W_k), scaled)
     group = W_q.shape[1] // W_k.shape[1]

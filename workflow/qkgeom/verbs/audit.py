@@ -10,7 +10,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom.audit.bundle import opened_bundle, write_bundle
+from qkgeom.audit.bundle import opened_bundle, told_from_bundle, write_bundle
 from qkgeom.audit.chain import Audit, audit
 from qkgeom.audit.findings import VERDICTS
 from qkgeom.audit.options import Options
@@ -42,7 +42,9 @@ def command(
     rendered: Annotated[
         list[Path] | None, Option(help="a figure or table of this run; others beside it are left alone")
     ] = None,
-    output: Annotated[Path | None, Option("--output", "-o", help="folder of audit.json and audit.md; <preset>/audit")] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="folder of audit.json and audit.md; <preset>/audit, none for a bundle")
+    ] = None,
     threads: Annotated[int, Option(min=1, help="CPU threads")] = 1,
     record: Annotated[
         bool, Option("--record", help="in the pipeline: end well, since `check` names what does not match")
@@ -68,11 +70,15 @@ def command(
             )
         options = Options(folder.parent, bundled=folder != target, **how)
         result = audit(folder.name, options, _uris(folder.name), track, rendered)
+        if options.bundled:
+            told_from_bundle(result, folder.parent)
         if output or not options.bundled:
             write_report(result, output or folder / "audit")
         if bundle:
             write_bundle(bundle, folder)
     _tell(result, in_json)
+    if target.is_file() and not output:
+        sys.stderr.write("no page is left of a bundle's audit: -o FOLDER writes audit.md and audit.json there\n")
     if result.findings and not record:
         raise QkgeomError("not everything matches", where=target, found=summary_of(result), fix="see above, for each finding")
 
