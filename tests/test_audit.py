@@ -537,7 +537,8 @@ def test_a_changed_bundle_is_found_and_no_bundle_refused(project, tmp_path):
     assert "scratch" not in told.stderr + told.stdout and "-o FOLDER" in told.stderr
     assert "audit with --from-source" in told.stderr
     told = qkgeom("audit", str(bundle), "-o", "page", "--from-source", cwd=tmp_path)
-    assert "--from-source" not in told.stderr + told.stdout and "-o FOLDER" not in told.stderr
+    said = told.stdout + told.stderr.partition("\n")[2]  # after the log's line, which repeats the command
+    assert "one of the two files is wrong" in said and "--from-source" not in said and "-o FOLDER" not in said
     assert "scratch" not in (tmp_path / "page/audit.md").read_text()
     with tarfile.open(bundle, "w:gz") as archive:
         archive.add(folder / "results/mini/collected", "../escaped")
