@@ -17,6 +17,15 @@ def _seeded():
     np.random.seed(0)
 
 
+@pytest.fixture
+def one_thread():
+    """PyTorch computes in one thread, so that results are the same bytes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Prints what tests measured, `record_property("told", ...)`, also from other processes."""
     for report in terminalreporter.stats.get("passed", []):

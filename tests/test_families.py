@@ -26,6 +26,7 @@ from qkgeom.training.spans import Spans
 from qkgeom.training.tokens import SPECIAL, Corpus
 from qkgeom.training.tones import END, FREQUENCIES, HIGH, HOP, LOW, RATE, START, Tones
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = families.names()
 READERS = {
     "bert": AutoModelForMaskedLM,
@@ -58,14 +59,6 @@ def schedule(name: str) -> Schedule:
     speed = {"learning_rate": 0.005, "warmup": 0, "weight_decay": 0.0}
     kept = {"log_every": 10, "save_every": steps - 10, "heldout_batches": 4, "snapshots": (0, steps)}
     return Schedule(steps=steps, batch=16, accumulation=1, device="cpu", **speed, **kept)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_families_are_found_by_their_files():

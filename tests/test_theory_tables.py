@@ -39,20 +39,13 @@ from qkgeom.verbs import updates as updates_verb
 from theory_models import VOCABULARY, batch_for, bert, built, causal_bert, gpt2, llama_with_rope
 from trained_models import Run, write_tables
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CUSTOM, CONTROL = (families.load(name) for name in ("custom", "control"))
 RECIPE = Recipe("masked", "default", n_layer=2, d_model=16, n_head=2, length=8, dropout=0.0, init_std=0.1, seed=0)
 SCHEDULE = Schedule(
     **{"steps": 12, "batch": 8, "accumulation": 1, "learning_rate": 0.003, "warmup": 2, "weight_decay": 0.01, "log_every": 4},
     **{"save_every": 6, "heldout_batches": 2, "snapshots": (0, 2, 4, 8, 12), "device": "cpu", "whole": (0, 4, 8)},
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # dense scores

@@ -48,6 +48,7 @@ from qkgeom.training.tokens import read_corpus, write_corpus
 from qkgeom.training.vocabulary import train_tokenizer
 
 logger = logging.getLogger(__name__)
+pytestmark = pytest.mark.usefixtures("one_thread")
 WORKFLOW = Path(__file__).parents[1] / "workflow"
 STEPS = 40
 RUN = "tiny.a.s0"  # preset, row and seed
@@ -75,14 +76,6 @@ Q_AND_K = {
 }
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["qkgeom.cli", "qkgeom.training.loop", "transformers.models.bert.modeling_bert"])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
