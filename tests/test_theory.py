@@ -167,7 +167,7 @@ def refused(model, batch):
 
 
 @pytest.mark.faults
-def test_a_batch_of_length_1(tmp_path):
+def test_a_batch_of_length_1():
     for make in (bert, llama):
         model = built(make)
         assert "found: length 1 expected: at least 2 tokens" in refused(model, batch_for(model, length=1))

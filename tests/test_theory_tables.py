@@ -442,7 +442,7 @@ def test_framework_shows_the_first_run_of_each_role(tmp_path):
 def test_framework_prefers_a_layer_that_is_not_the_last(tmp_path):
     inputs = inputs_of(tmp_path)  # of every run layer 1 is shown
     runs = pd.read_csv(inputs.runs)
-    pd.DataFrame(runs).assign(depth=runs["model"].map({"masked.s3": 4}).fillna(2).astype(int)).to_csv(inputs.runs, index=False)
+    runs.assign(depth=runs["model"].map({"masked.s3": 4}).fillna(2).astype(int)).to_csv(inputs.runs, index=False)
     shown = framework.numbers(inputs).drop_duplicates("role").set_index("role")["model"].to_dict()
     assert shown == {"encoder": "masked.s3", "decoder": "autoregressive.s0"}
 
@@ -482,6 +482,16 @@ def test_controls_are_weighed_against_the_plain_objectives(tmp_path):
     between = table.query("claim == 'prefix_between'")
     assert (between["model_a"].str.startswith("prefix")).all() and len(between) == 2
     assert len(measured_runs(inputs)) == 12
+
+
+def test_a_prefix_run_is_weighed_against_runs_of_its_own_seed(tmp_path):
+    inputs = inputs_of(tmp_path, objectives=("masked", "autoregressive", "prefix"), seeds=(0, 1))
+    runs = pd.read_csv(inputs.runs)
+    gone = {"prefix.s0", "autoregressive.s0"}
+    runs[~runs["model"].isin(gone)].to_csv(inputs.runs, index=False)
+    rows = verdicts(inputs)[1].query("claim == 'prefix_between'")
+    assert rows[["model_a", "model_b"]].to_numpy().tolist() == [["prefix.s1", "masked.s1"]]
+    assert rows["effect"].notna().all()
 
 
 def test_every_prediction_is_weighed_and_the_table_is_older_than_the_figures():

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkgeom.rendering import Inputs
-from qkgeom.trajectories import UNIT, in_order
+from qkgeom.trajectories import SCORES, UNIT, in_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAMILIES = ("custom", "control")  # whose updates are compared
 PLAIN = {"masked": "encoder", "autoregressive": "decoder"}  # objectives that are no control, and their roles
-SCORES = ("symmetry", "directionality_excess")
 
 
 def measured_runs(inputs: Inputs) -> pd.DataFrame:

@@ -10,9 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from qkgeom.figures._style import COLOURS, MARKERS, WIDTH, say
-from qkgeom.measured_updates import PLAIN, SCORES, measured_runs, over_layers
+from qkgeom.measured_updates import PLAIN, measured_runs, over_layers
 from qkgeom.rendering import ROLES, Inputs
 from qkgeom.theory.matrices import recentred
+from qkgeom.trajectories import SCORES
 
 PAPER = "none"
 CAPTION = (

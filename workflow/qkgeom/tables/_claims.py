@@ -7,7 +7,7 @@ import pandas as pd
 
 from qkgeom.rendering import Inputs
 from qkgeom.tables import _predictions
-from qkgeom.tables._evidence import AGAINST, FOR, NEITHER
+from qkgeom.tables._evidence import AGAINST, FOR, NEITHER, speaks
 from qkgeom.tables._initialisations import NO_PARTNER, compared
 from qkgeom.trajectories import SCORES, UNIT, custom_runs, layer_scores, over_layers, pairs
 from qkgeom.untrained import UNTRAINED
@@ -80,10 +80,9 @@ def _weigh(ours: pd.DataFrame, others: pd.DataFrame, score: str, sign: int, nega
     columns = [*UNIT, "model", "status", "step", score]
     table = pairs(*(part[columns].rename(columns={score: "value"}) for part in (ours, others)), names=NAMES)
     effect = (sign * (table["value_a"] - table["value_b"])).astype("float64")
-    good = (effect > 0) & ((table["value_a"] < 0) | (not negative))
-    speaks = np.select([effect.isna(), effect == 0, good], [None, NEITHER, FOR], AGAINST)
+    spoken = speaks(effect, (table["value_a"] < 0) | (not negative))
     note = [_note(row) if pd.isna(row["effect"]) else None for row in table.assign(effect=effect).to_dict("records")]
-    return table.assign(effect=effect, speaks=_text(speaks), note=_text(note))
+    return table.assign(effect=effect, speaks=spoken, note=_text(note))
 
 
 def _note(row: dict) -> str:
@@ -108,7 +107,7 @@ def _initialisations(inputs: Inputs) -> pd.DataFrame:
     higher = table["loss_difference"] > table["loss_difference_ci"]
     good = reached & (effect > 0) & lower
     bad = higher | worse
-    speaks = np.select([good, bad, reached | missed], [FOR, AGAINST, NEITHER], None)
+    spoken = np.select([good, bad, reached | missed], [FOR, AGAINST, NEITHER], None)
     columns = {
         "model_a": table["model_symmetric"],
         "step_a": table["step_reached"],
@@ -119,7 +118,7 @@ def _initialisations(inputs: Inputs) -> pd.DataFrame:
     }
     alike = table["loss_difference"].notna() & ~lower & ~higher
     note = _text(table["result"].mask(reached, None).mask(alike, "final losses cannot be told apart"))
-    return table[list(UNIT)].assign(**columns, effect=effect, speaks=_text(speaks), note=note)
+    return table[list(UNIT)].assign(**columns, effect=effect, speaks=_text(spoken), note=note)
 
 
 def _text(values: np.ndarray | list | pd.Series) -> pd.array:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from math import comb
 
+import numpy as np
 import pandas as pd
 
 ENOUGH = 6  # pairs that speak for or against: with fewer, no outcome of the test is below 0.05; captions state it
 LEVEL = 0.05
 FOR, AGAINST, NEITHER = "for", "against", "neither"
 SUPPORTED, UNSUPPORTED, MIXED, NONE = "supported here", "not supported here", "mixed", "no such run"
+
+
+def speaks(effect: pd.Series, also: pd.Series | bool = True) -> pd.array:
+    """What each pair says: for the claim with a positive effect, against it, or neither; empty for a pair without an effect.
+
+    Args:
+        effect: of each pair, positive in favour.
+        also: what must hold of a pair besides, to be for the claim.
+    """
+    cases = [effect.isna(), effect == 0, (effect > 0) & also]
+    return pd.array(np.select(cases, [None, NEITHER, FOR], AGAINST), dtype="str")
 
 
 def sign_test(n_for: int, n_against: int) -> float:

@@ -15,11 +15,11 @@ import pandas as pd
 from qkgeom.errors import QkgeomError
 from qkgeom.measured_updates import PLAIN, measured_runs, over_layers
 from qkgeom.rendering import Inputs
-from qkgeom.tables._evidence import AGAINST, FOR, NEITHER
-from qkgeom.trajectories import UNIT, pairs
+from qkgeom.tables._evidence import speaks
+from qkgeom.trajectories import SCORES, UNIT, pairs
 
 TABLE = Path(__file__).with_suffix(".tsv")
-SYMMETRY, EXCESS = "symmetry", "directionality_excess"
+SYMMETRY, EXCESS = SCORES
 
 
 def titles() -> dict[str, str]:
@@ -37,8 +37,7 @@ def evidence(inputs: Inputs) -> pd.DataFrame:
     if unknown := set(titles()) ^ set(WEIGHED):
         raise QkgeomError("a prediction has no measurement, or the other way round", where=TABLE, found=", ".join(unknown))
     parts = [weigh(measured).assign(claim=name) for name, weigh in WEIGHED.items()]
-    table = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
-    return table[table["model_a"].notna() & (table["model_b"].notna() | table["alone"])].drop(columns="alone")
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
 class _Measured:
@@ -70,18 +69,22 @@ class _Measured:
         return rows[[*UNIT, "model", "status"]].assign(value=np.asarray(values, float))
 
 
-def _compared(ones: pd.DataFrame, others: pd.DataFrame, negative: str = "", alone: bool = False) -> pd.DataFrame:
+def _paired(ones: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Runs side by side, those without a partner left out."""
+    return pairs(ones, others, names=("a", "b")).dropna(subset=["model_a", "model_b"])
+
+
+def _compared(ones: pd.DataFrame, others: pd.DataFrame, negative: str = "") -> pd.DataFrame:
     """Pairs with effect = value of the one less that of the other; `negative` names a side that must be below 0 too."""
-    table = pairs(ones, others, names=("a", "b"))
-    return _spoken(table.assign(effect=table["value_a"] - table["value_b"]), negative).assign(alone=alone)
+    table = _paired(ones, others)
+    return _spoken(table.assign(effect=table["value_a"] - table["value_b"]), negative)
 
 
 def _spoken(table: pd.DataFrame, negative: str = "") -> pd.DataFrame:
     effect = table["effect"].astype("float64")
-    good = (effect > 0) & ((table[f"value_{negative}"] < 0) if negative else True)
-    speaks = np.select([effect.isna(), effect == 0, good], [None, NEITHER, FOR], AGAINST)
+    spoken = speaks(effect, table[f"value_{negative}"] < 0 if negative else True)
     missing = [None if there else "not measured" for there in effect.notna()]
-    return table.assign(effect=effect, speaks=pd.array(speaks, dtype="str"), note=pd.array(missing, dtype="str"))
+    return table.assign(effect=effect, speaks=spoken, note=pd.array(missing, dtype="str"))
 
 
 def _roles(quantity: str, score: str, negative: str = "", less: str = "") -> Callable[[_Measured], pd.DataFrame]:
@@ -104,7 +107,7 @@ def _growth(side: str) -> Callable[[_Measured], pd.DataFrame]:
     def weigh(measured: _Measured) -> pd.DataFrame:
         rows = measured.grown(side).rename(columns={name: f"{name}_a" for name in ("model", "status", "value")})
         nobody = pd.array([None] * len(rows), dtype="str")
-        return _spoken(rows.assign(model_b=nobody, value_b=np.nan, effect=rows["value_a"])).assign(alone=True)
+        return _spoken(rows.assign(model_b=nobody, value_b=np.nan, effect=rows["value_a"]))
 
     return weigh
 
@@ -112,9 +115,9 @@ def _growth(side: str) -> Callable[[_Measured], pd.DataFrame]:
 def _between(measured: _Measured) -> pd.DataFrame:
     """The prefix objective against both neighbours; the effect is the smaller distance."""
     prefix, *ends = (measured.of(each, "realised_all", SYMMETRY) for each in ("prefix", *PLAIN))
-    above, below = (pairs(prefix, end, names=("a", "b")) for end in ends)
+    above, below = (_paired(prefix, end).set_index(list(UNIT)) for end in ends)  # of which either may lack a run
     smaller = np.minimum(above["value_b"] - above["value_a"], below["value_a"] - below["value_b"])
-    return _spoken(above.assign(effect=smaller)).assign(alone=False)
+    return _spoken(above.assign(effect=smaller).reset_index())
 
 
 WEIGHED: dict[str, Callable[[_Measured], pd.DataFrame]] = {
