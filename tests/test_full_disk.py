@@ -58,14 +58,14 @@ def filled(folder: Path):
 
 def test_a_full_disk_under_each_stage(tmp_path):
     """Extraction and training, then scores, then what is collected, then figure and table; in between there is room again."""
-    undisturbed = create(tmp_path / "undisturbed")
-    undisturbed.run(*TARGETS, OMP_NUM_THREADS="1")
-    wanted = contents(undisturbed.folder)
     project = create(tmp_path / "project")
     results = project.folder / "results"
     with ExitStack() as disks:
         for place in DISKS:
             disks.enter_context(own_disk(results / place, 4))
+        undisturbed = create(tmp_path / "undisturbed")
+        undisturbed.run(*TARGETS, OMP_NUM_THREADS="1")
+        wanted = contents(undisturbed.folder)
         for places, targets, refusing in STEPS:
             with ExitStack() as full:
                 for place in places:

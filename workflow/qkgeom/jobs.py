@@ -6,6 +6,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 
 from qkgeom.published import EMULATED, WAYS
 from qkgeom.published_values import read_published
@@ -52,12 +53,17 @@ def shared_scoring_jobs(models: Iterable[Model], settings: Settings) -> list[lis
 
 def read_published_way(models: Mapping[str, Model], settings: Settings) -> list[str]:
     """Models that are also read as the published code read them: the paper's that this touches, and those the preset names."""
-    defects = {name: set(row["defect"].split(",")) for name, row in read_published().items()}
 
     def chosen(name: str) -> bool:
-        return bool(defects.get(name, set()) & EMULATED) or any(fnmatchcase(name, each) for each in settings.published_way)
+        return name in _touched() or any(fnmatchcase(name, each) for each in settings.published_way)
 
     return [name for name, model in models.items() if model.layout in WAYS and chosen(name)]
+
+
+@cache  # the workflow asks for each figure and table that needs it, wherever it lists them
+def _touched() -> frozenset[str]:
+    """The paper's models that were read another way, which can be emulated."""
+    return frozenset(name for name, row in read_published().items() if EMULATED & set(row["defect"].split(",")))
 
 
 def published_way_jobs(models: Mapping[str, Model], settings: Settings) -> list[list[str]]:

@@ -70,6 +70,7 @@ TRAINING = training_jobs(RUNS, SETTINGS)
 SHARED = shared_scoring_jobs([model for name, model in PUBLISHED.items() if name in MODELS], SETTINGS)
 ALONE = [name for name in PUBLISHED if name not in set(itertools.chain(*SHARED))]  # scored in a job of its own
 CONDA = "../../envs/conda.yaml"
+CONTAINERS = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]  # any may be a source's
 PLACES = {"gpu_jobs": "gpu", "network_jobs": "hub_slots"}  # a profile's name for the jobs that need this resource
 LARGE = "gpu_jobs_above_"  # and for those that need more GPU memory than the number of MB that follows
 TRIES = 3  # of a job that fetches a model, each of which asks the hub several times; then the run goes on without it
@@ -128,11 +129,10 @@ def extract_files(wildcards):
 def extract_code(wildcards):
     """Digest of the code that reads this model: its own layout and source, not the others'."""
     row = ALL_MODELS[wildcards.model]
-    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
     further = [row.adapter, "file:snapshot" if row.model in TRAINED else ""]
     sources = [source_module(uri) for uri in (row.uri, *filter(None, further))]
     own = [f"layouts.{layout_named(row.layout).file.stem}", *(name.removeprefix("qkgeom.") for name in sources)]
-    return code_digest("verbs.extract", *containers, *own)
+    return code_digest("verbs.extract", *CONTAINERS, *own)
 
 
 def run_of(model):
@@ -199,9 +199,9 @@ def train_plans(names):
     return [[plan.family.name, vars(plan.recipe), schedule, plan.corpus, plan.margin] for plan, schedule in plans]
 
 
-def train_code(names):
-    """Digest of the code of these runs: of their own families, not the others'."""
-    return code_digest("verbs.train", *sorted(f"training.families.{RUNS[name].family}" for name in names))
+def runs_code(verb, names):
+    """Digest of the code with which a verb works on these runs: of their own families, not the others'."""
+    return code_digest(f"verbs.{verb}", *sorted(f"training.families.{RUNS[name].family}" for name in names))
 
 
 def weights_after_scoring(models):
@@ -231,8 +231,7 @@ def published_downloads(models):
 def published_code(models):
     """Digest of the code that reads and scores these models; the sources' where they are read again."""
     sources = sorted({source_module(ALL_MODELS[model].uri).removeprefix("qkgeom.") for model in models})
-    containers = [f"containers.{name}" for name in ("safetensors", "torch_zip", "torch_legacy", "gguf")]
-    return code_digest("verbs.published", *sources, *containers)
+    return code_digest("verbs.published", *sources, *CONTAINERS)
 
 
 def score_columns():
@@ -265,19 +264,22 @@ def train_need(names):
     return sizing.together([training_sizing.training(PLANS[name], **how) for name in names])
 
 
-def sized(need, resource):
-    """A resource of a job, more at each try.
+def sized(need, *names):
+    """Resources of a job, more at each try.
 
     Args:
         need: gives the job's `sizing.Need` from its wildcards.
-        resource: a key of `sizing.Need.resources`.
+        names: keys of `sizing.Need.resources`.
     """
 
-    def choose(wildcards, attempt):
-        value = need(wildcards).resources(attempt)[resource]
-        return min(value, SETTINGS.longest_job or value) if resource == "runtime" else value
+    def resource(name):
+        def choose(wildcards, attempt):
+            value = need(wildcards).resources(attempt)[name]
+            return min(value, SETTINGS.longest_job or value) if name == "runtime" else value
 
-    return choose
+        return choose
+
+    return {name: resource(name) for name in names}
 
 
 def trained_runs():
@@ -290,11 +292,6 @@ def measured_runs():
     return [name for name in trained_runs() if updates_of(RUNS[name], SETTINGS.training)]
 
 
-def updates_code(names):
-    """Digest of the code that measures these runs: of their own families, not the others'."""
-    return code_digest("verbs.updates", *sorted(f"training.families.{RUNS[name].family}" for name in names))
-
-
 def collect_runs():
     return [word for name in trained_runs() for word in ("--run", f"results/runs/{name}")]
 
@@ -304,18 +301,27 @@ def collect_rows(wildcards):
     return [[model.model, model.label, model.group, model.role, model.n_params, model.same_as] for model in MODELS.values()]
 
 
+def updates_links():
+    return expand("results/runs/{run}/updates/done.json", run=measured_runs())
+
+
+def published_way_links():
+    return expand("results/models/{model}/published_way.csv", model=PUBLISHED_WAY)
+
+
 def render_inputs(spec):
     """The files a figure or table needs or uses, by name."""
-    inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in (*spec.needs, *spec.uses)}
-    if "updates" in (*spec.needs, *spec.uses):
-        inputs["updates"] = expand("results/runs/{run}/updates/done.json", run=measured_runs())
-    if "examples" in (*spec.needs, *spec.uses):
+    wanted = {*spec.needs, *spec.uses}
+    inputs = {name: f"{OUT}/collected/{name}.csv" for name in COLLECTED if name in wanted}
+    if "updates" in wanted:
+        inputs["updates"] = updates_links()
+    if "examples" in wanted:
         inputs["examples"] = [f"results/models/{example.model}/manifest.json" for example in EXAMPLES.values()]
-    if "published" in (*spec.needs, *spec.uses):
+    if "published" in wanted:
         inputs["published"] = "workflow/published.tsv"
-    if "published_way" in (*spec.needs, *spec.uses):
-        inputs["published_way"] = [f"results/models/{name}/published_way.csv" for name in PUBLISHED_WAY]
-    if "published_trajectories" in (*spec.needs, *spec.uses) and TRAJECTORIES:
+    if "published_way" in wanted:
+        inputs["published_way"] = published_way_links()
+    if "published_trajectories" in wanted and TRAJECTORIES:
         inputs["published_trajectories"] = str(TRAJECTORIES)
     return inputs
 
@@ -328,7 +334,7 @@ def render_arguments(spec):
         words += ["--published-trajectories", SETTINGS.published_trajectories]
     if "updates" in inputs:
         words += [word for name in measured_runs() for word in ("--updates", f"results/runs/{name}")]
-    if "examples" in (*spec.needs, *spec.uses):
+    if "examples" in inputs:
         for role, example in EXAMPLES.items():
             words += ["--example", f"{role}=results/models/{example.model}:{example.layer}"]
     return shlex.join(words)
@@ -336,8 +342,7 @@ def render_arguments(spec):
 
 def further_links():
     """What figures and tables are made from besides scores: measured updates, and models read the published way."""
-    updates = expand("results/runs/{run}/updates/done.json", run=measured_runs())
-    return updates + [f"results/models/{name}/published_way.csv" for name in PUBLISHED_WAY]
+    return updates_links() + published_way_links()
 
 
 def figure_targets():

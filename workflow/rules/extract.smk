@@ -17,9 +17,7 @@ rule extract:
         CONDA
     threads: 1
     resources:
-        mem_mb=sized(extract_need, "mem_mb"),
-        runtime=sized(extract_need, "runtime"),
-        disk_mb=sized(extract_need, "disk_mb"),
+        **sized(extract_need, "mem_mb", "runtime", "disk_mb"),
         hub_slots=lambda wildcards: int(wildcards.model not in TRAINED),
         record=recorded_faults,
     params:

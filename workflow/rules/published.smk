@@ -20,9 +20,7 @@ for number, models_of_job in enumerate(published_way_jobs(MODELS, SETTINGS)):
             CONDA
         threads: SETTINGS.threads
         resources:
-            mem_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "mem_mb"),
-            runtime=sized(lambda wildcards, models=models_of_job: score_need(models), "runtime"),
-            gpu_mem_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "gpu_mem_mb"),
+            **sized(lambda wildcards, models=models_of_job: score_need(models), "mem_mb", "runtime", "gpu_mem_mb"),
             gpu=GPU,
             device=SETTINGS.device,  # not a param: another device gives the same scores
             record=recorded_faults,

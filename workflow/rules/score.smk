@@ -22,10 +22,7 @@ rule score:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=sized(lambda wildcards: score_need([wildcards.model]), "mem_mb"),
-        runtime=sized(lambda wildcards: score_need([wildcards.model]), "runtime"),
-        disk_mb=sized(lambda wildcards: score_need([wildcards.model]), "disk_mb"),
-        gpu_mem_mb=sized(lambda wildcards: score_need([wildcards.model]), "gpu_mem_mb"),
+        **sized(lambda wildcards: score_need([wildcards.model]), "mem_mb", "runtime", "disk_mb", "gpu_mem_mb"),
         gpu=GPU,
         device=SETTINGS.device,  # not a param: another device gives the same scores
         record=recorded_faults,
@@ -61,10 +58,7 @@ for number, models_of_job in enumerate(trained_scoring_jobs(RUNS, SETTINGS) + SH
             CONDA
         threads: SETTINGS.threads
         resources:
-            mem_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "mem_mb"),
-            runtime=sized(lambda wildcards, models=models_of_job: score_need(models), "runtime"),
-            disk_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "disk_mb"),
-            gpu_mem_mb=sized(lambda wildcards, models=models_of_job: score_need(models), "gpu_mem_mb"),
+            **sized(lambda wildcards, models=models_of_job: score_need(models), "mem_mb", "runtime", "disk_mb", "gpu_mem_mb"),
             gpu=GPU,
             device=SETTINGS.device,
             record=recorded_faults,

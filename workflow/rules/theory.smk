@@ -19,11 +19,11 @@ for number, runs_of_job in enumerate(measuring_jobs(RUNS, SETTINGS)):
             CONDA
         threads: SETTINGS.threads
         resources:
-            mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb"),
+            **sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb"),
             runtime=120,
         params:
             arguments=train_arguments(runs_of_job),
             batches=SETTINGS.training["updates"]["batches"],
-            code=updates_code(runs_of_job),
+            code=runs_code("updates", runs_of_job),
         shell:
             "python -m qkgeom updates {params.arguments} --batches {params.batches} --threads {threads} > {log} 2>&1"

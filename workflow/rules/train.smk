@@ -39,9 +39,7 @@ rule corpus:
         CONDA
     threads: SETTINGS.threads
     resources:
-        mem_mb=sized(corpus_need, "mem_mb"),
-        runtime=sized(corpus_need, "runtime"),
-        disk_mb=sized(corpus_need, "disk_mb"),
+        **sized(corpus_need, "mem_mb", "runtime", "disk_mb"),
         hub_slots=lambda wildcards: int(streamed(wildcards)),
     params:
         folder=subpath(output[0], parent=True),
@@ -72,10 +70,7 @@ for number, runs_of_job in enumerate(TRAINING):
         threads: SETTINGS.threads * max(RUN_GPUS // RUN_NODES, 1)
         resources:
             **train_across(),
-            mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb"),
-            runtime=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "runtime"),
-            disk_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "disk_mb"),
-            gpu_mem_mb=sized(lambda wildcards, runs=runs_of_job: train_need(runs), "gpu_mem_mb"),
+            **sized(lambda wildcards, runs=runs_of_job: train_need(runs), "mem_mb", "runtime", "disk_mb", "gpu_mem_mb"),
             gpu=RUN_GPUS,
             nodes=RUN_NODES,
             processes=max(RUN_GPUS, 1),
@@ -83,7 +78,7 @@ for number, runs_of_job in enumerate(TRAINING):
         params:
             arguments=train_arguments(runs_of_job),
             plans=train_plans(runs_of_job),
-            code=train_code(runs_of_job),
+            code=runs_code("train", runs_of_job),
         # SLURM signals all processes of a job; an older bash would end, and the job with it, unsaved.
         shell:
             "trap : TERM; "
