@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,42 +16,57 @@ import psutil
 from project import Project
 
 logger = logging.getLogger(__name__)
-# verbs of a stage, and for how many seconds one of its jobs works, about
-STAGES = {
-    "extract": (("extract",), 0.6),
-    "train": (("train",), 6.0),
-    "score": (("score",), 2.5),
-    "collect": (("collect",), 0.9),
-    "render": (("figure", "table"), 1.2),
-}
-Kill = tuple[
-    str, str
-]  # what: `job`, `head` (Snakemake alone) or `group` (it and all of its jobs); while which stage is at work
+STAGES = {"extract": ["extract"], "train": ["train"], "score": ["score"], "collect": ["collect"], "render": ["figure", "table"]}
+KINDS = ("job", "head", "group")  # one job, Snakemake alone, or it and all of its jobs
+
+
+class Moments:
+    """When after a job was first seen it is killed: at random, within about the time that such jobs take on this machine now.
+
+    A kill that came too late was one of a shorter job than was thought, and one that hit may have been one of a longer job.
+    """
+
+    SHORTER, LONGER = 0.6, 1.15
+
+    def __init__(self, rng: random.Random):
+        self.rng = rng
+        self.seconds = dict.fromkeys(STAGES, 2.0)
+
+    def draw(self, stage: str) -> float:
+        return self.rng.uniform(0, self.seconds[stage])
+
+    def learn(self, stage: str, hit: bool) -> None:
+        self.seconds[stage] *= self.LONGER if hit else self.SHORTER
 
 
 class KilledPipeline:
     """A project's pipeline, killed and started again until its targets are there.
 
     Attributes:
-        kills: how often each kind hit.
+        kills: how often each kind hit each stage, (kind, stage).
         endings: of Snakemake, by exit code.
         output: of all of them.
     """
 
-    def __init__(self, project: Project, targets: list[str], rng: random.Random):
-        self.project, self.targets, self.rng = project, targets, rng
-        self.kills: Counter[Kill] = Counter()
+    def __init__(self, project: Project, targets: list[str], rng: random.Random, moments: Moments):
+        self.project, self.targets, self.rng, self.moments = project, targets, rng, moments
+        self.kills: Counter[tuple[str, str]] = Counter()
         self.endings: Counter[int] = Counter()
         self.output = ""
 
-    def finish(self, plan: list[Kill]) -> None:
-        """Kills as planned, stages in the order in which the pipeline comes to them, and types the same command again."""
-        plan = list(plan)
-        for _ in range(len(plan) + 2):
+    def finish(self, planned: dict[str, int], kinds: list[str]) -> None:
+        """Kills, and types the same command again, until the targets are there.
+
+        Args:
+            planned: how many kills each stage gets, while it is at work; fewer where its jobs end too soon.
+            kinds: of kills, from which each is drawn.
+        """
+        left = Counter(planned)
+        for _ in range(left.total() + 2):
             head = self.start()
-            while plan and head.poll() is None:
-                if self._strike(head, *plan[0]):
-                    plan.pop(0)
+            while +left and head.poll() is None:
+                if stage := self._strike(head, [stage for stage in STAGES if left[stage]], self.rng.choice(kinds)):
+                    left[stage] -= 1
             head.wait(900)
             self.output += head.said()
             self.endings[head.returncode] += 1
@@ -73,27 +88,29 @@ class KilledPipeline:
         for process in processes(self.project.folder):
             process.kill()
 
-    def _strike(self, head: "Head", what: str, stage: str) -> bool:
-        """Kills at a random moment after a job of the stage has been seen; False if it had ended by then."""
-        verbs, seconds = STAGES[stage]
-        while not (seen := list(jobs(self.project.folder, verbs))):
+    def _strike(self, head: "Head", stages: list[str], kind: str) -> str | None:
+        """Kills at a random moment after a job of a stage has been seen; the stage, or None if that job has ended by then."""
+        while not (seen := {stage: found for stage in stages if (found := list(jobs(self.project.folder, STAGES[stage])))}):
             if head.poll() is not None:
-                return False
+                return None
             time.sleep(0.01)
-        time.sleep(self.rng.uniform(0, seconds))
-        hit = [process for process in seen if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-        if not hit or head.poll() is not None:
-            return False
-        if what == "job":
-            self.rng.choice(hit).kill()
+        stage = self.rng.choice(list(seen))
+        time.sleep(self.moments.draw(stage))
+        working = [process for process in seen[stage] if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        hit = bool(working) and head.poll() is None
+        self.moments.learn(stage, hit)
+        if not hit:
+            return None
+        if kind == "job":
+            self.rng.choice(working).kill()
         else:
             head.kill()
-            if what == "group":
+            if kind == "group":
                 self.end()
             head.wait()
-        self.kills[what, stage] += 1
-        logger.info("kill %d of this run: %s while %s works", self.kills.total(), what, stage)
-        return True
+        self.kills[kind, stage] += 1
+        logger.info("kill %d of this run: %s while %s works", self.kills.total(), kind, stage)
+        return stage
 
 
 class Head(subprocess.Popen):
@@ -121,7 +138,7 @@ def processes(folder: Path) -> Iterator[psutil.Process]:
             continue
 
 
-def jobs(folder: Path, verbs: tuple[str, ...]) -> Iterator[psutil.Process]:
+def jobs(folder: Path, verbs: Collection[str]) -> Iterator[psutil.Process]:
     """The processes that carry out one of these verbs in this folder."""
     for process in processes(folder):
         try:
