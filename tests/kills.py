@@ -44,14 +44,14 @@ class KilledPipeline:
 
     Attributes:
         kills: how often each kind hit each stage, (kind, stage).
-        endings: of Snakemake, by exit code.
+        endings: exit codes of Snakemake.
         output: of all of them.
     """
 
     def __init__(self, project: Project, targets: list[str], rng: random.Random, moments: Moments):
         self.project, self.targets, self.rng, self.moments = project, targets, rng, moments
         self.kills: Counter[tuple[str, str]] = Counter()
-        self.endings: Counter[int] = Counter()
+        self.endings: list[int] = []
         self.output = ""
 
     def finish(self, planned: dict[str, int], kinds: list[str]) -> None:
@@ -69,15 +69,15 @@ class KilledPipeline:
                     left[stage] -= 1
             head.wait(900)
             self.output += head.said()
-            self.endings[head.returncode] += 1
+            self.endings.append(head.returncode)
             if head.returncode == 0:
                 return
         raise AssertionError(f"not finished:\n{self.output[-5000:]}")
 
     def start(self) -> "Head":
         """What the README tells: the same command, after `--unlock` if Snakemake says that the folder is locked."""
-        if -signal.SIGKILL in self.endings:
-            if self.endings[-signal.SIGKILL] == 1:
+        if self.endings and self.endings[-1] == -signal.SIGKILL:
+            if self.endings.count(-signal.SIGKILL) == 1:
                 refused = self.project.snakemake(*self.targets)
                 assert refused.returncode == 1 and "cannot be locked" in refused.stdout + refused.stderr
             self.project.run("--unlock", *self.targets)

@@ -54,7 +54,7 @@ def test_the_same_command_again_ends_with_the_same_files(undisturbed, tmp_path, 
         assert set(found) == set(wanted)
         assert [name for name in wanted if found[name] != wanted[name]] == []
         of_jobs = sum(number for (kind, _), number in pipeline.kills.items() if kind == "job")
-        assert pipeline.endings[1] <= of_jobs, pipeline.output[-5000:]  # nothing else has failed
+        assert pipeline.endings.count(1) <= of_jobs, pipeline.output[-5000:]  # nothing else has failed
         kills += pipeline.kills
         unhit = [set(STAGES) - {stage for _, stage in kills}, set(KINDS) - {kind for kind, _ in kills}]
     report = [f"{stage} " + ", ".join(f"{kills[kind, stage]} {kind}" for kind in KINDS) for stage in STAGES]
