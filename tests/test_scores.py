@@ -305,7 +305,7 @@ def matrix_unit(monkeypatch):
     [
         (torch.bfloat16, 8, True, {"bf16"}),
         (torch.bfloat16, 8, False, {"none"}),  # other threads may multiply
-        (torch.bfloat16, 4, True, {"none"}),  # sums of queries are no bfloat16 numbers
+        (torch.bfloat16, 4, True, {"bf16"}),  # sums of queries are two such numbers each
         (torch.float16, 8, True, {"none"}),
         (torch.float32, 8, True, {"none"}),
     ],
@@ -322,6 +322,22 @@ def test_the_matrix_unit_multiplies_bfloat16_only(matrix_unit, dtype, n_kv_head,
         assert backend.fp32_precision == "none"
     finally:
         backend.fp32_precision = before
+
+
+@pytest.mark.parametrize("group", [2, 4, 16])
+@pytest.mark.parametrize("d_head", [80, 160])
+def test_sums_of_bfloat16_numbers_are_multiplied_as_two_of_them(matrix_unit, group, d_head):
+    generator = torch.Generator().manual_seed(group)
+    for name, A, B in hard_factors(640, 4 * d_head):
+        W_k = B.unflatten(1, (4, d_head)).bfloat16()
+        uneven = torch.randn(640, 4, group, d_head, generator=generator)  # heads of a group that differ in size and sign
+        W_q = (A.unflatten(1, (4, 1, d_head)) * (1 + uneven)).flatten(1, 2).bfloat16()
+        matrix_unit.clear()
+        fast, exact = score_layer(W_q, W_k, alone=True)["all"], score_layer(W_q, W_k, precision="float64")["all"]
+        assert set(matrix_unit) == {"bf16"}
+        assert fast.symmetry == pytest.approx(exact.symmetry, abs=1e-5), name
+        assert values(fast)[1:] == pytest.approx(values(exact)[1:], abs=1e-4), name
+        assert name != "random" or fast != exact, "ordinary weights need no float64"
 
 
 @pytest.mark.faults

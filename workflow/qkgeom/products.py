@@ -6,15 +6,16 @@ Two ways, the cheaper one for the shape is taken (A and B are [d, r]):
   quadratic forms that may cancel, so they are always computed in float64.
 - Tiles: M is computed tile by tile, a tile and its mirror image together: 2 d^2 r operations. A sum of squares does not
   cancel, so float32 does, unless the errors' estimate says otherwise. A CPU's matrix unit for bfloat16 (AMX) multiplies
-  such numbers exactly and sums in float32: it does where the weights are stored so, and no query heads were summed.
+  such numbers exactly and sums in float32: it does where B holds such numbers. A may hold sums of them, query heads that
+  share a key head; each is split into two, which leaves next to nothing over.
 
 Errors are estimated as one standard deviation of what rounding adds: a product of two rows of length r is off by about
-eps |a_i| |b_j|, independently for each i and j.
+eps |a_i| |b_j|, independently for each i and j; and by |e_i| |b_j| / sqrt(r) where e_i is left over of a_i.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ ROWS_BYTES = 2**26  # of a Gram product's intermediate results
 FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}  # CUDA devices whose float64 runs at half the float32 rate or more
 SLOW_FLOAT64_COST = 32
 MATRIX_UNIT_COST = 0.3  # of a product on the CPU's matrix unit, in the time of a float32 product; measured
+SPLIT_BYTES = 2**18  # of A that is split at a time
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Moments:
 
 
 def ways(
-    d: int, r: int, device: torch.device, exact: bool, tile_bytes: int | None = None, bfloat16: bool = False
+    d: int, r: int, device: torch.device, exact: bool, tile_bytes: int | None = None, bfloat16_parts: int = 0
 ) -> Iterator[Callable[..., Moments]]:
     """The functions (A, B, norms of A's rows, of B's rows) -> `Moments` for a shape: the cheapest, then more accurate ones.
 
@@ -71,7 +73,8 @@ def ways(
         device: where they are.
         exact: only float64.
         tile_bytes: how much memory a tile may take; by default what suits the device.
-        bfloat16: A and B hold such numbers, and a matrix unit for them may be used.
+        bfloat16_parts: B holds such numbers, A's are sums of at most so many (1 or 2), and a matrix unit for them may be
+            used; 0 if not.
     """
     import torch
 
@@ -83,8 +86,9 @@ def ways(
         costs[in_float64] = float64_cost * 2 * d**2 * r
     else:
         costs[in_float32] = 2 * d**2 * r
-        if bfloat16:
-            costs[bfloat16_products()(in_float32)] = MATRIX_UNIT_COST * 2 * d**2 * r
+        if bfloat16_parts:
+            in_bfloat16 = partial(bfloat16_tiles, tile_bytes=tile_bytes, parts=bfloat16_parts)
+            costs[in_bfloat16] = MATRIX_UNIT_COST * bfloat16_parts * 2 * d**2 * r
     cheapest = min(costs, key=costs.get)
     yield cheapest
     if cheapest is not in_float64:
@@ -117,30 +121,78 @@ def tiles(A: torch.Tensor, B: torch.Tensor, a: np.ndarray, b: np.ndarray, dtype:
     import torch
 
     A, B = (as_float64(A), as_float64(B)) if dtype == torch.float64 else (A.to(dtype), B.to(dtype))
-    d, eps = len(A), torch.finfo(dtype).eps
-    ranges = _ranges(d, max(ALIGNMENT, int((tile_bytes / A.itemsize) ** 0.5)))
+    return _of_tiles([A], B, a, b, torch.finfo(dtype).eps * a, tile_bytes)
+
+
+@bfloat16_products()
+def bfloat16_tiles(A: torch.Tensor, B: torch.Tensor, a: np.ndarray, b: np.ndarray, parts: int, tile_bytes: int) -> Moments:
+    """The same of float32 matrices, of which B holds bfloat16 numbers, and A sums of so many: 1 or 2; on the matrix unit."""
+    import torch
+
+    a_error = torch.finfo(torch.float32).eps * a
+    if parts == 1:
+        return _of_tiles([A], B, a, b, a_error, tile_bytes)
+    high, low, left_over = A.new_empty(A.shape), A.new_empty(A.shape), A.new_empty(len(A))
+    rows = max(1, SPLIT_BYTES // (A.itemsize * A.shape[1]))
+    for whole, *into in zip(*(each.split(rows) for each in (A, high, low, left_over)), strict=True):
+        into[0].copy_(whole.bfloat16())
+        rest = whole - into[0]
+        into[1].copy_(rest.bfloat16())
+        torch.linalg.vector_norm(rest.sub_(into[1]), dim=1, out=into[2])
+    a_error += left_over.double().numpy() / np.sqrt(A.shape[1])
+    return _of_tiles([high, low], B, a, b, a_error, tile_bytes)
+
+
+def _of_tiles(
+    parts: Sequence[torch.Tensor], B: torch.Tensor, a: np.ndarray, b: np.ndarray, a_error: np.ndarray, tile_bytes: int
+) -> Moments:
+    """The moments of A B^T from its tiles.
+
+    Args:
+        parts: they add up to A, [d, r] each.
+        B: [d, r].
+        a: norms of A's rows, [d].
+        b: norms of B's rows, [d].
+        a_error: a product of a row of A and one of B is off by this times the norm of B's, [d].
+        tile_bytes: memory of a tile.
+    """
+    import torch
+
+    d, eps = len(B), torch.finfo(B.dtype).eps
+    ranges = _ranges(d, max(ALIGNMENT, int((tile_bytes / B.itemsize) ** 0.5)))
     width = ranges[0].stop
-    buffers = A.new_empty(2, width, width + PADDING)
+    buffers = B.new_empty(2, width, width + PADDING)
     slab = _slab(buffers[0])
-    by_row, by_column, traces = A.new_zeros(2, d), A.new_zeros(2, d), []  # of M, and of M transposed
+    by_row, by_column, traces = B.new_zeros(2, d), B.new_zeros(2, d), []  # of M, and of M transposed
     for k, first in enumerate(ranges):
         n_row = first.stop - first.start
         diagonal = buffers[:1, :n_row, :n_row]
-        torch.mm(A[first], B[first].T, out=diagonal[0])
+        _add_products(((A[first], B[first]) for A in parts), diagonal[0])
         traces.append(_trace_of_square(diagonal[0]))
         _add_squares(diagonal, slab, by_row[:1, first], by_column[:1, first])
         for second in ranges[k + 1 :]:
             pair = buffers[:, :n_row, : second.stop - second.start]
-            torch.mm(A[first], B[second].T, out=pair[0])
-            torch.mm(B[first], A[second].T, out=pair[1])  # transposed, so that both lie alike in memory
+            _add_products(((A[first], B[second]) for A in parts), pair[0])
+            _add_products(((B[first], A[second]) for A in parts), pair[1])  # transposed, so that both lie alike in memory
             traces += [2 * torch.mul(*part).sum() for part in pair.split(slab, 1)]
             _add_squares(pair, slab, by_row[:, first], by_column[:, second])
     rows, columns = map(_norms, by_row + by_column.flip(0))
     fro = np.linalg.norm(rows)
-    row_error, column_error = eps * (a * b.max() + rows), eps * (b * a.max() + columns)
+    row_error, column_error = a_error * b.max() + eps * rows, b * a_error.max() + eps * columns
     trace = float(torch.stack(traces).cpu().double().sum())
-    trace_error = eps * fro * (a.max() * b.max() + 10 * fro)  # a sum of a tile's numbers is off by up to 10 eps
+    trace_error = fro * (a_error.max() * b.max() + 10 * eps * fro)  # a sum of a tile's numbers is off by up to 10 eps
     return Moments(rows, columns, trace, row_error, column_error, trace_error)
+
+
+def _add_products(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], out: torch.Tensor) -> None:
+    """Puts the sum of A B^T over the pairs there."""
+    import torch
+
+    for number, (A, B) in enumerate(pairs):
+        if number == 0:
+            torch.mm(A, B.T, out=out)
+        else:
+            out.addmm_(A, B.T)
 
 
 def as_float64(A: torch.Tensor) -> torch.Tensor:

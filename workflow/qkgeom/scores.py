@@ -139,8 +139,9 @@ def score_factors(
             float32 at the least, whose error is at most 1e-5 in symmetry and 1e-4 in both directionalities: where
             their estimate says otherwise, the whole is done again in float64.
         tile_bytes: how much memory a tile of M may take.
-        alone: no other thread of this process multiplies matrices meanwhile. Then factors in bfloat16 are multiplied by the
-            CPU's unit for such numbers, if it has one: to the same accuracy, but torch switches it on for all threads.
+        alone: no other thread of this process multiplies matrices meanwhile. Then B in bfloat16, and A in it or in
+            float32, are multiplied by the CPU's unit for such numbers, if it has one: to the same accuracy, but torch switches
+            it on for all threads.
 
     Raises:
         UsageError: no such precision.
@@ -150,11 +151,12 @@ def score_factors(
     require_precision(precision)
     if A.device != B.device:
         A, B = A.cpu(), B.cpu()
-    bfloat16 = alone and A.dtype == B.dtype == torch.bfloat16 and has_matrix_unit(A.device)
+    parts = {torch.bfloat16: 1, torch.float32: 2}.get(A.dtype, 0)  # halves are summed in float32
+    bfloat16_parts = parts if alone and B.dtype == torch.bfloat16 and has_matrix_unit(A.device) else 0
     (A, a, a_exponent), (B, b, b_exponent) = _normalised(A), _normalised(B)
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return Score(None, None, None, None, None, None, "not_finite")
-    for way in ways(*A.shape, A.device, precision == "float64", tile_bytes, bfloat16):
+    for way in ways(*A.shape, A.device, precision == "float64", tile_bytes, bfloat16_parts):
         score, trusted = _from_moments(way(A, B, a, b), a_exponent + b_exponent)
         if trusted:
             break
