@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from measured_updates import write_updates
 from qkgeom import figures
@@ -445,6 +447,19 @@ def test_framework_prefers_a_layer_that_is_not_the_last(tmp_path):
     runs.assign(depth=runs["model"].map({"masked.s3": 4}).fillna(2).astype(int)).to_csv(inputs.runs, index=False)
     shown = framework.numbers(inputs).drop_duplicates("role").set_index("role")["model"].to_dict()
     assert shown == {"encoder": "masked.s3", "decoder": "autoregressive.s0"}
+
+
+def test_framework_keeps_long_tokens_over_their_own_panels(tmp_path):
+    numbers = framework.numbers(inputs_of(tmp_path))
+    is_term = numbers["panel"].str.startswith("term ")
+    figure = framework.draw(numbers.assign(label=numbers["label"].mask(is_term, "[MASK] ← expressions")))
+    FigureCanvasAgg(figure).draw()
+    rows = np.array(figure.axes).reshape(2, -1)
+    for row in rows:
+        texts = [row[0].yaxis.label, *(axes.title for axes in row if axes.get_title())]
+        assert texts[1].get_text() == "[MASK]\u2009←\u2009expre…"
+        boxes = [text.get_window_extent() for text in texts]
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 def test_framework_draws_the_sum_and_its_parts_to_one_scale_and_the_norms_to_another(tmp_path):

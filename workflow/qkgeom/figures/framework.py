@@ -28,6 +28,7 @@ CAPTION = (
 GROUP = "training, controls"
 NEEDS = ("runs", "updates")
 TITLES = {"sum": "sum of {terms:,.0f}", "symmetric": "symmetric", "skew": "skew"}
+LONGEST = 6  # characters of a token: [MASK] is whole
 COLUMNS = ["model", "step", "layer", "panel", "label", "row", "col", "value"]
 
 
@@ -76,7 +77,7 @@ def _draw_role(grid: np.ndarray, rows: pd.DataFrame, role: str, names: list[str]
     for axes, (name, panel) in zip(grid[:-1:2], panels.items(), strict=True):
         _draw_matrix(axes, panel, role, of_sum if name in TITLES else _end(panel))
         label = panel["label"].iloc[0] if len(panel) else ""
-        title = TITLES[name].format(**told) if name in TITLES else label.replace(" ← ", "\u2009←\u2009").replace("$", r"\$")
+        title = TITLES[name].format(**told) if name in TITLES else _short(label)
         axes.set_title(title, fontsize=7, pad=3)
     for axes, sign in zip(grid[1:-1:2], signs, strict=True):
         axes.axis("off")
@@ -86,6 +87,12 @@ def _draw_role(grid: np.ndarray, rows: pd.DataFrame, role: str, names: list[str]
     grid[0].set_ylabel(f"{role}\nstep {first['step']}, layer {first['layer']}", fontsize=7, color=COLOURS[role])
     grid[2 * names.index("symmetric")].set_xlabel(f"symmetry {told['symmetry']:.2f}".replace("-", "−"), fontsize=7)
     _draw_norms(grid[-1], rows, role, told["directionality_excess"])
+
+
+def _short(label: str) -> str:
+    """Query and key token of a term, each short enough that the title stands over its own panel."""
+    tokens = [token if len(token) <= LONGEST else token[: LONGEST - 1] + "…" for token in label.split(" ← ")]
+    return "\u2009←\u2009".join(tokens).replace("$", r"\$")
 
 
 def _end(panel: pd.DataFrame) -> float:
