@@ -452,12 +452,12 @@ def test_framework_prefers_a_layer_that_is_not_the_last(tmp_path):
 def test_framework_keeps_long_tokens_over_their_own_panels(tmp_path):
     numbers = framework.numbers(inputs_of(tmp_path))
     is_term = numbers["panel"].str.startswith("term ")
-    figure = framework.draw(numbers.assign(label=numbers["label"].mask(is_term, "[MASK] ← expressions")))
+    figure = framework.draw(numbers.assign(label=numbers["label"].mask(is_term, "[MASK] ← counterexamples")))
     FigureCanvasAgg(figure).draw()
     rows = np.array(figure.axes).reshape(2, -1)
     for row in rows:
         texts = [row[0].yaxis.label, *(axes.title for axes in row if axes.get_title())]
-        assert texts[1].get_text() == "[MASK]\u2009←\u2009expre…"
+        assert texts[1].get_text() == "[MASK]\n← counter…"
         boxes = [text.get_window_extent() for text in texts]
         assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 

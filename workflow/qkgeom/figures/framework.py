@@ -28,7 +28,7 @@ CAPTION = (
 GROUP = "training, controls"
 NEEDS = ("runs", "updates")
 TITLES = {"sum": "sum of {terms:,.0f}", "symmetric": "symmetric", "skew": "skew"}
-LONGEST = 6  # characters of a token: [MASK] is whole
+LONGEST = 8  # characters of a token
 COLUMNS = ["model", "step", "layer", "panel", "label", "row", "col", "value"]
 
 
@@ -78,7 +78,7 @@ def _draw_role(grid: np.ndarray, rows: pd.DataFrame, role: str, names: list[str]
         _draw_matrix(axes, panel, role, of_sum if name in TITLES else _end(panel))
         label = panel["label"].iloc[0] if len(panel) else ""
         title = TITLES[name].format(**told) if name in TITLES else _short(label)
-        axes.set_title(title, fontsize=7, pad=3)
+        axes.set_title(title, fontsize=7, pad=3, linespacing=1)
     for axes, sign in zip(grid[1:-1:2], signs, strict=True):
         axes.axis("off")
         text = axes.text(0.5, 0.5, sign, transform=axes.transAxes, ha="center", va="center", fontsize=7)
@@ -90,9 +90,9 @@ def _draw_role(grid: np.ndarray, rows: pd.DataFrame, role: str, names: list[str]
 
 
 def _short(label: str) -> str:
-    """Query and key token of a term, each short enough that the title stands over its own panel."""
+    """Query and key token of a term, each short enough that it stands over its own panel."""
     tokens = [token if len(token) <= LONGEST else token[: LONGEST - 1] + "…" for token in label.split(" ← ")]
-    return "\u2009←\u2009".join(tokens).replace("$", r"\$")
+    return "\n← ".join(tokens).replace("$", r"\$")
 
 
 def _end(panel: pd.DataFrame) -> float:
