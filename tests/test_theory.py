@@ -4,9 +4,9 @@ import logging
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM
+from transformers import Gemma2Config, Gemma2ForCausalLM, T5Config, T5ForConditionalGeneration
 
-from qkgeom.errors import QkgeomError
+from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.theory.attention import _tell_of_switch, attention_gradients
 from qkgeom.theory.factors import factors
 from qkgeom.theory.updates import factor_gradients, first_order_change, implicit_gradient, products
@@ -198,6 +198,15 @@ def test_a_model_whose_logits_are_not_those_of_a_softmax_of_products():
     told = refused(model, batch_for(model))
     assert "no softmax attention logits" in told and "Gemma2Attention" in told and "differ by" in told
     assert model.config._attn_implementation != "qkgeom_recorded"  # and it is as it was
+
+
+@pytest.mark.faults
+def test_a_model_of_several_stacks():
+    model = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
+    with pytest.raises(ModelFault) as told:
+        factors(model.state_dict(), model.config)
+    assert "where:    t5\n  found:    this architecture has the parts decoder, encoder\n" in str(told.value)
+    assert "--part" not in str(told.value) and "`updates: runs`" in str(told.value)
 
 
 @pytest.mark.faults

@@ -9,6 +9,7 @@ import torch
 
 from qkgeom.checkpoint import Checkpoint
 from qkgeom.containers.memory import from_state_dict
+from qkgeom.errors import ModelFault, UsageError
 from qkgeom.extraction import layer_weights
 from qkgeom.layouts import layout_for
 from qkgeom.locate import find_layers
@@ -26,11 +27,20 @@ def factors(state: Mapping[str, Tensor], config: PretrainedConfig) -> list[tuple
         config: of the model.
 
     Raises:
-        ModelFault: no layout reads the architecture, or the tensors do not fit it.
+        ModelFault: no layout reads the architecture, it has several stacks, or the tensors do not fit it.
     """
     config = config.to_dict()
     container = from_state_dict(state)
     checkpoint = Checkpoint("a model in memory", config, dict.fromkeys(container.tensors, container))
-    layout = layout_for(config, None)
+    try:
+        layout = layout_for(config)
+    except UsageError as error:
+        raise ModelFault(
+            "the updates of a model of several stacks are not measured",
+            where=config["model_type"],
+            found=error.what,
+            expected="one stack of self-attention",
+            fix="leave its runs out of the preset's `updates: runs` (docs/theory.md)",
+        ) from error
     read = (layer_weights(checkpoint, layout, layer)[:2] for layer in find_layers(checkpoint, layout))
     return [tuple(torch.from_numpy(each.copy()) for each in pair) for pair in read]
