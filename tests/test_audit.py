@@ -400,8 +400,7 @@ def test_a_missing_file(project, name):
     assert name in where and f"results/{name}\n  found:    no such file" in text
 
 
-@pytest.mark.parametrize("change", ["column", "cut", "layer", "gone"])
-@pytest.mark.parametrize("from_source", [False, True])
+@pytest.mark.parametrize(("change", "from_source"), [("column", False), ("cut", True), ("layer", False), ("gone", True)])
 def test_scores_that_cannot_be_read_are_blamed_on_their_file(project, change, from_source):
     path = project / "results/models/enc/scores.csv"
     text = path.read_text()
