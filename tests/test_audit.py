@@ -580,6 +580,11 @@ def test_the_runs_figures_may_be_named_from_anywhere(project):
     assert told.returncode == 1 and "results/mini/figures/scores_language.csv\n  found:    sha256" in told.stderr
 
 
+def test_the_preset_is_the_folder_one_is_in(project):
+    told = qkgeom("audit", ".", cwd=project / "results/mini")
+    assert told.returncode == 0 and "mini: verified" in told.stderr, told.stderr
+
+
 def test_remarks_are_of_one_line_and_told_once(project):
     (project / "results/models/dec/final.safetensors").unlink()
     record = project / "results/mini/figures/scores_language.provenance.json"

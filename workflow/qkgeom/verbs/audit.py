@@ -59,6 +59,8 @@ def command(
 
     set_up_logging()
     target = target or Path("results") / default_preset()
+    if target.name in ("", ".."):  # `.`, whose name is the preset's
+        target = target.resolve()
     if bundle and target.is_file():
         raise UsageError("a bundle is made from a results folder", found=target, expected="results/<preset>")
     be_sole_writer(output or target / "audit")
