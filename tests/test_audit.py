@@ -14,11 +14,13 @@ import pytest
 from audited import FIGURES, MODELS, RUN, TABLES, audited, inside, make_results, remake
 from project import ROOT, qkgeom
 from qkgeom.audit import plain
+from qkgeom.audit.bundle import Bundle, opened_bundle
 from qkgeom.audit.findings import IN_PART, MISMATCH, VERIFIED
 from qkgeom.audit.links import Digests
 from qkgeom.audit.model import check_model
 from qkgeom.audit.options import Options
 from qkgeom.digests import PACKAGE, _reach
+from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.files import sha256_of, write_json
 from qkgeom.provenance import OF_FOLDER, beside, read_record
 from qkgeom.verbs import figure
@@ -153,6 +155,14 @@ def test_the_plain_scores_are_those_of_the_matrix_multiplied_out(d, groups):
         assert scores.directionality_excess == pytest.approx((excess[0] - excess[1]) / (excess[0] + excess[1]), abs=1e-12)
     else:
         assert scores.status == "no_outliers"
+
+
+@pytest.mark.parametrize("row", [0, 600])
+def test_a_matrix_that_is_not_finite_in_any_tile(row):
+    W = np.random.default_rng(0).standard_normal((700, 2, 3))
+    W[row, 0, 0] = np.nan
+    good = plain.Factor(np.ones((700, 2, 3)))
+    assert plain.score(plain.Factor(W), good).status == plain.score(good, plain.Factor(W)).status == "not_finite"
 
 
 def test_the_number_by_hand_in_the_documentation(made, capsys):
@@ -390,6 +400,80 @@ def test_a_missing_file(project, name):
     assert name in where and f"results/{name}\n  found:    no such file" in text
 
 
+@pytest.mark.parametrize(("change", "from_source"), [("column", False), ("cut", True), ("layer", False), ("gone", True)])
+def test_scores_that_cannot_be_read_are_blamed_on_their_file(project, change, from_source):
+    path = project / "results/models/enc/scores.csv"
+    text = path.read_text()
+    changed = {
+        "column": text.replace("symmetry", "other", 1),
+        "cut": text[:-30],
+        "layer": text.replace("final,2,", "final,two,", 1),
+    }
+    path.write_text(changed[change]) if change in changed else path.unlink()
+    weights = path.with_name("final.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    where, text = found(project, from_source=from_source)
+    assert where == {"models/enc/scores.csv", "models/enc/final.safetensors"}, "and the weights are checked all the same"
+    told = {"column": "no column symmetry", "cut": "is no whole row", "layer": "is no whole row", "gone": "no such file"}
+    assert told[change] in text
+    assert "delete results/models/enc/scores.csv" in text
+
+
+def test_rows_of_a_snapshot_that_the_model_does_not_have(project):
+    path = project / "results/models/enc/scores.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines) + lines[-1].replace("enc,final,2,", "enc,later,2,"))
+    forge(beside(path), "outputs", path)
+    forge(project / "results/mini/collected" / OF_FOLDER, "inputs", path)
+    _, text = found(project)
+    assert "enc/scores.csv: column snapshot\n  found:    later\n  expected: those of manifest.json" in text
+
+
+def test_heads_of_which_the_first_is_missing(project):
+    path = project / "results/models/enc/scores.csv"
+    text = path.read_text()
+    path.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith(("enc,final,0,0,",))))
+    assert path.read_text() != text
+    forge(beside(path), "outputs", path)
+    _, text = found(project, sample=None)
+    assert "snapshot final, layer 0, head 0\n  found:    no such row" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "entry"), [("enc", "uri"), ("enc", "source"), (RUN, "snapshots"), (RUN, "file"), (RUN, "layers"), (RUN, "stored")]
+)
+def test_a_manifest_that_lacks_an_entry(project, model, entry):
+    path = project / f"results/models/{model}/manifest.json"
+    edit(path, f'"{entry}": ', f'"no_{entry}": ')
+    where, text = found(project, from_source=True)
+    assert f"models/{model}/manifest.json" in where and f"found:    KeyError('{entry}')" in text
+    assert where <= {f"models/{model}/manifest.json", f"models/{model}/scores.csv", f"models/{model}/0.safetensors"}
+
+
+@pytest.mark.parametrize("place", [8, -5])
+def test_damaged_weights_are_not_blamed_on_the_layout_or_the_figure(project, place):
+    path = project / "results/models/enc/final.safetensors"
+    content = bytearray(path.read_bytes())
+    tensor = plain.read_header(path)[0]["layer.000.W_q"]
+    content[tensor.start : tensor.stop] = bytes(tensor.stop - tensor.start)  # the figure shows it
+    content[place] ^= 1
+    path.write_bytes(content)
+    where, text = found(project, from_source=True)
+    assert where == {"models/enc/final.safetensors"} and "mend the layout" not in text
+    (part,) = (part for part in audited(project).parts if part.name == "wqk_examples")
+    assert part.verdict == MISMATCH and part.follows == ["results/models/enc/final.safetensors"]
+
+
+def test_a_run_that_the_collected_tables_leave_out(project):
+    path = project / "results/mini/collected/runs.csv"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    forge(path.with_name(OF_FOLDER), "outputs", path)
+    where, text = found(project)
+    assert where == {"mini/collected/runs.csv"} and f"runs.csv: rows\n  found:    {RUN}" in text
+
+
 def test_a_missing_row_of_scores(project):
     path = project / "results/models/enc/scores.csv"
     lines = path.read_text().splitlines(keepends=True)
@@ -490,6 +574,70 @@ def test_what_is_not_of_this_run_is_left_alone(project):
     assert gone.returncode == 1 and "figures/scores_language\n  found:    no such figure" in gone.stderr
 
 
+def test_the_runs_figures_may_be_named_from_anywhere(project):
+    change_digit(project / "results/mini/figures/scores_language.csv", 1, "symmetry_median")
+    told = qkgeom("audit", "results/mini", "--rendered", str(project / "results/mini/figures/scores_language.pdf"), cwd=project)
+    assert told.returncode == 1 and "results/mini/figures/scores_language.csv\n  found:    sha256" in told.stderr
+
+
+def test_the_preset_is_the_folder_one_is_in(project):
+    told = qkgeom("audit", ".", cwd=project / "results/mini")
+    assert told.returncode == 0 and "mini: verified" in told.stderr, told.stderr
+
+
+def test_remarks_are_of_one_line_and_told_once(project):
+    (project / "results/models/dec/final.safetensors").unlink()
+    record = project / "results/mini/figures/scores_language.provenance.json"
+    write_json(record, json.loads(record.read_text()) | {"parameters": {"inputs": {}, "layers": {}}})
+    told = qkgeom("audit", "results/mini", cwd=project)
+    assert {line.count("\t") for line in told.stdout.splitlines()} == {4}
+    (model,) = (
+        part for part in json.loads((project / "results/mini/audit/audit.json").read_text())["models"] if part["name"] == "dec"
+    )
+    assert len(model["not_checked"]) == 1 and model["notes"] == []
+
+
+def test_a_seed_is_not_negative(project):
+    told = qkgeom("audit", "results/mini", "--seed", "-1", cwd=project)
+    assert told.returncode == 2 and "--seed" in told.stderr
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+def test_a_file_that_changes_during_the_audit_is_not_packed(project, monkeypatch, change):
+    from qkgeom.verbs import audit as verb
+
+    path = project / "results/models/enc/scores.csv"
+    whole = verb.audit
+
+    def audited_and_changed(*given):
+        result = whole(*given)
+        change_digit(path, 1, "symmetry") if change == "edited" else path.unlink()
+        return result
+
+    monkeypatch.setattr(verb, "audit", audited_and_changed)
+    with inside(project), pytest.raises(QkgeomError, match="changed while the run was audited") as raised:
+        verb.command(Path("results/mini"), bundle=Path("out.zip"))
+    assert "results/models/enc/scores.csv" in str(raised.value) and not (project / "out.zip").exists()
+
+
+@pytest.mark.parametrize("name", ["out.tar.gz", "out.zip"])
+def test_a_damaged_bundle_is_refused(project, tmp_path, name):
+    bundle = tmp_path / name
+    preset = project / "results/mini"
+    Bundle.of(preset, bundle).write()
+    whole = bundle.read_bytes()
+    refused = 0
+    for place in range(len(whole) // 20, len(whole) * 9 // 10, len(whole) // 13):
+        for damaged in (whole[:place], whole[:place] + b"\xff" * 8 + whole[place + 8 :]):
+            bundle.write_bytes(damaged)
+            try:
+                with opened_bundle(bundle) as opened:  # a time that only a zip's own tables hold
+                    assert (opened / "check.txt").exists() == (preset / "check.txt").exists()
+            except UsageError as error:
+                refused += error.what == "this is no bundle"
+    assert refused > 15
+
+
 @pytest.mark.parametrize("name", ["out.tar.gz", "out.zip"])
 def test_a_bundle_is_verified_elsewhere_against_the_same_sources(project, tmp_path, name):
     bundle = tmp_path / name
@@ -542,9 +690,12 @@ def test_a_changed_bundle_is_found_and_no_bundle_refused(project, tmp_path):
     assert "scratch" not in (tmp_path / "page/audit.md").read_text()
     with tarfile.open(bundle, "w:gz") as archive:
         archive.add(folder / "results/mini/collected", "../escaped")
-    for wrong in (bundle, project / "models.tsv"):
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
+        pass
+    for wrong in (bundle, project / "models.tsv", tmp_path / "empty.tar.gz"):
         refused = qkgeom("audit", str(wrong), cwd=tmp_path)
         assert refused.returncode == 2 and "this is no bundle" in refused.stderr
+    assert "0 files results/*/collected/provenance.json" in refused.stderr
     assert not (tmp_path / "escaped").exists()
 
 

@@ -7,19 +7,22 @@ scores of its models and how its runs ended, with all records of provenance. The
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from qkgeom.audit.collected import models_of, runs_of
 from qkgeom.audit.findings import Finding
 from qkgeom.audit.run import UPDATES
-from qkgeom.errors import UsageError
-from qkgeom.files import whole_file
+from qkgeom.errors import QkgeomError, UsageError
+from qkgeom.files import sha256_of, whole_file
 from qkgeom.provenance import OF_FOLDER, read_record
 from qkgeom.scratch import scratch_folder
 
@@ -40,25 +43,57 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can say
 LARGEST = 2**30  # bytes of all files of a bundle
 
 
-def write_bundle(path: Path, preset: Path) -> None:
-    """Writes the bundle of a preset.
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle to be written once its files are audited.
 
-    Args:
+    Attributes:
         path: `.tar.gz`, `.tgz` or `.zip`.
-        preset: folder of the preset in a results folder.
-
-    Raises:
-        UsageError: the name has another ending.
-        QkgeomError: the preset has no record of what it was collected from.
+        results: the folder in which the files lie.
+        files: those that are packed -> their sha256 before they were audited.
     """
-    if not path.name.endswith((".tar.gz", ".tgz", ".zip")):
-        raise UsageError("a bundle has another ending", found=path.name, expected=".tar.gz, .tgz or .zip")
-    files = {f"results/{file.relative_to(preset.parent).as_posix()}": file for file in _files(preset)}
-    with whole_file(path) as temporary:
-        if path.suffix == ".zip":
-            _write_zip(temporary, files)
-        else:
-            _write_tar(temporary, files)
+
+    path: Path
+    results: Path
+    files: Mapping[Path, str]
+
+    @classmethod
+    def of(cls, preset: Path, path: Path) -> Bundle:
+        """The bundle of a preset as it is now.
+
+        Args:
+            preset: folder of the preset in a results folder.
+            path: of the bundle.
+
+        Raises:
+            UsageError: the name has another ending.
+            QkgeomError: the preset has no record of what it was collected from.
+        """
+        if not path.name.endswith((".tar.gz", ".tgz", ".zip")):
+            raise UsageError("a bundle has another ending", found=path.name, expected=".tar.gz, .tgz or .zip")
+        return cls(path, preset.parent, {file: sha256_of(file) for file in _files(preset)})
+
+    def write(self) -> None:
+        """Writes it.
+
+        Raises:
+            QkgeomError: a file was changed since, so that what would be packed is not what was audited.
+        """
+        with whole_file(self.path) as temporary:
+            (_write_zip if self.path.suffix == ".zip" else _write_tar)(temporary, self._members())
+
+    def _members(self) -> Iterator[tuple[str, bytes]]:
+        for file, before in self.files.items():
+            content = file.read_bytes() if file.is_file() else b""
+            if (now := hashlib.sha256(content).hexdigest()) != before:
+                raise QkgeomError(
+                    "a file was changed while the run was audited, so there is no bundle",
+                    where=file,
+                    found=f"sha256 {now}" if file.is_file() else "no such file",
+                    expected=f"sha256 {before}, as before",
+                    fix="audit again when nothing else writes there",
+                )
+            yield f"results/{file.relative_to(self.results).as_posix()}", content
 
 
 @contextmanager
@@ -75,10 +110,12 @@ def opened_bundle(path: Path) -> Iterator[Path]:
                 target = folder.joinpath(*_safe(name).parts)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
-            (collected,) = (folder / "results").glob(f"*/collected/{OF_FOLDER}")
-        except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+            presets = sorted((folder / "results").glob(f"*/collected/{OF_FOLDER}"))
+            if len(presets) != 1:
+                raise ValueError(f"{len(presets)} files results/*/collected/{OF_FOLDER}, one expected")
+        except (OSError, ValueError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise UsageError("this is no bundle", where=path, found=error, fix="make one with `audit --bundle`") from error
-        yield collected.parent.parent
+        yield presets[0].parent.parent
 
 
 def told_from_bundle(audit: Audit, results: Path) -> None:
@@ -110,22 +147,21 @@ def _files(preset: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file())
 
 
-def _write_tar(path: Path, files: dict[str, Path]) -> None:
+def _write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
     with ExitStack() as opened:
         raw = opened.enter_context(path.open("wb"))
         packed = opened.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
         archive = opened.enter_context(tarfile.open(fileobj=packed, mode="w"))
-        for name, file in files.items():
-            content = file.read_bytes()
+        for name, content in members:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
 
 
-def _write_zip(path: Path, files: dict[str, Path]) -> None:
+def _write_zip(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, file in files.items():
-            archive.writestr(zipfile.ZipInfo(name, EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qkgeom.artifacts import MANIFEST
 from qkgeom.audit.collected import check_collected, models_of, runs_of
 from qkgeom.audit.disputes import Dispute, disputes_of, tell_undecided
 from qkgeom.audit.findings import VERDICTS, Finding, Part
 from qkgeom.audit.links import Digests
-from qkgeom.audit.model import check_model
+from qkgeom.audit.model import blamed_on_manifest, check_model
 from qkgeom.audit.options import Options
-from qkgeom.audit.rendered import KINDS, check_rendered, names_in, rendered_before, strays
+from qkgeom.audit.rendered import KINDS, check_rendered, names_in, rendered_before
 from qkgeom.audit.run import check_reading, check_run
 from qkgeom.errors import QkgeomError
 from qkgeom.provenance import OF_FOLDER, read_record
@@ -72,14 +73,16 @@ def audit(
     for name in progress(models, "audit: models"):
         parts.append(digests.blame(_model(name, preset, options, digests, uris, disputes.get(name, []))))
     parts.append(digests.blame(check_collected(preset, options, digests, disputes)))
-    others = set(strays(list(rendered), folder)) if rendered is not None else set()
-    before = [folder / f"{kind}s" / name for kind, name in rendered_before(folder)] if rendered is None else rendered
-    named = [(path.parent.name[:-1], path.with_suffix("").name) for path in before]
     there = [(kind, name) for kind in KINDS for name in names_in(folder / f"{kind}s")]
-    wanted = {f"{kind} {name}": (kind, name) for kind, name in dict.fromkeys([*named, *there]) if (kind, name) not in others}
+    if rendered is None:
+        named, strays = [*rendered_before(folder), *there], []
+    else:
+        named = [(path.parent.name.removesuffix("s"), path.stem) for path in rendered]
+        strays = sorted(set(there) - set(named))
+    wanted = {f"{kind} {name}": (kind, name) for kind, name in named}
     for key in progress(list(wanted), "audit: figures and tables"):
         parts.append(check_rendered(*wanted[key], preset, options, digests))
-    return Audit(preset, options, parts, [f"{kind} {name}" for kind, name in sorted(others)])
+    return Audit(preset, options, parts, [f"{kind} {name}" for kind, name in strays])
 
 
 def _model(
@@ -88,13 +91,14 @@ def _model(
     part, manifest = check_model(name, options, digests, uris.get(name), {each.key[:2] for each in disputes})
     if manifest is None or manifest.get("status") != "ok":
         return part
-    if manifest["uri"].startswith("run:") and not options.bundled:
-        check_reading(part, manifest, options)
-    if options.from_source:
-        from qkgeom.audit.source import check_source
+    folder, collected = options.results / "models" / name, options.results / preset / "collected/scores.csv"
+    with blamed_on_manifest(part, folder / MANIFEST):
+        trained_here = manifest["uri"].startswith("run:")
+        if trained_here and not options.bundled:
+            check_reading(part, manifest, options)
+        if options.from_source:
+            from qkgeom.audit.source import check_source
 
-        check_source(part, manifest, options)
-    scores, collected = options.results / "models" / name / "scores.csv", options.results / preset / "collected/scores.csv"
-    helps = not options.from_source and not manifest["uri"].startswith("run:")
-    tell_undecided(part, disputes, scores, collected, helps)
+            check_source(part, manifest, options)
+        tell_undecided(part, disputes, folder / "scores.csv", collected, not options.from_source and not trained_here)
     return part

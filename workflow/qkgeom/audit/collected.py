@@ -46,9 +46,9 @@ def check_collected(preset: str, options: Options, digests: Digests, disputes: D
         again += "; the models' own scores.csv are the right ones, as the weights say"
     try:
         _check_copies(part, folder, record, again)
-        if not any(finding.where == (folder / "scores.csv").as_posix() for finding in part.findings):
+        if not part.about(folder / "scores.csv"):
             _check_summary(part, folder, again)
-        _check_runs(part, folder, options, again)
+        _check_runs(part, folder, record, again)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, QkgeomError) as error:
         part.found(folder, "", f"{error!r}", "tables that can be read", again)
     return part
@@ -99,20 +99,23 @@ def _check_summary(part: Part, folder: Path, again: str) -> None:
                 _compare(part, path, "{} {}, ".format(*key) + column, row[column], number, again)
 
 
-def _check_runs(part: Part, folder: Path, options: Options, again: str) -> None:
+def _check_runs(part: Part, folder: Path, record: Record, again: str) -> None:
     """How training runs ended, from their done.json."""
-    with (folder / "runs.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        preset = folder.parent.name
-        done = options.results / "runs" / f"{preset}.{row['run']}.s{row['seed']}" / "done.json"
-        record = json.loads(done.read_text(encoding="utf-8"))
-        measured: Mapping = record.get("measured", {})
-        expected = {key: record[key] for key in ("steps", "status", "heldout_loss")} | {
+    path, preset = folder / "runs.csv", record.parameters["preset"]
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [(f"{preset}.{row['run']}.s{row['seed']}", row) for row in csv.DictReader(file)]
+    ends = {Path(name).parent.name: folder / name for name in record.inputs if name.endswith("/done.json")}
+    if strange := sorted({run for run, _ in rows} ^ set(ends)):
+        part.found(path, "rows", ", ".join(strange), "the runs that were collected", again)
+        return
+    for run, row in rows:
+        done = json.loads(ends[run].read_text(encoding="utf-8"))
+        measured: Mapping = done.get("measured", {})
+        expected = {key: done[key] for key in ("steps", "status", "heldout_loss")} | {
             key: measured[key] for key in MEASURED if key in measured
         }
         for column, value in expected.items():
-            _compare(part, folder / "runs.csv", f"{row['model']}, {column}", row[column], value, again)
+            _compare(part, path, f"{row['model']}, {column}", row[column], value, again)
 
 
 def _compare(part: Part, path: Path, item: str, found: str, expected: object, again: str) -> None:
@@ -125,5 +128,5 @@ def _compare(part: Part, path: Path, item: str, found: str, expected: object, ag
             pass
     elif found == ("" if expected is None else str(expected)):
         return
-    if sum(finding.where == path.as_posix() for finding in part.findings) < SHOWN:
+    if part.about(path) < SHOWN:
         part.found(path, item, found or "an empty cell", expected, again)

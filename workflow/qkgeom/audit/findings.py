@@ -68,6 +68,10 @@ class Part:
         """Adds a finding."""
         self.findings.append(Finding(where.as_posix(), item, str(found), str(expected), fix))
 
+    def about(self, where: Path) -> int:
+        """How many findings there are about a file."""
+        return sum(finding.where == where.as_posix() for finding in self.findings)
+
     def count(self, what: str, number: int = 1) -> None:
         """Counts something that was checked."""
         self.counts[what] = self.counts.get(what, 0) + number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def check_record(
         _check(part, path, name, kept, digests, absent, "what was written then", again)
     for name, kept in record.inputs.items():
         if (path.parent / name).resolve() in digests.wrong:
-            part.follows.append(Path(*_without_detours(path.parent / name)).as_posix())
+            part.follows.append(without_detours(path.parent / name).as_posix())
             continue
         _check(part, path, name, kept, digests, absent, f"what {part.kind} {part.name} was made from", f"it is older; {again}")
     return record
@@ -70,7 +71,7 @@ def check_record(
 
 def only_outputs(part: Part, path: Path, record: Record) -> bool:
     """Whether all findings of a part so far are about what its step wrote: its inputs are as they were then."""
-    outputs = {Path(*_without_detours(path.parent / name)).as_posix() for name in record.outputs}
+    outputs = {without_detours(path.parent / name).as_posix() for name in record.outputs}
     return not part.follows and all(finding.where in outputs for finding in part.findings)
 
 
@@ -85,7 +86,7 @@ def _check(
     again: str,
 ) -> None:
     file = path.parent / name
-    plain = Path(*_without_detours(file))
+    plain = without_detours(file)
     try:
         found = digests(file)
     except FileNotFoundError:
@@ -102,12 +103,6 @@ def _check(
         part.found(plain, "", f"sha256 {found}", f"{what}, sha256 {kept} ({path.name})", again)
 
 
-def _without_detours(path: Path) -> list[str]:
-    """The parts of a path, `a/../b` as `b`, for a reader."""
-    parts: list[str] = []
-    for each in path.parts:
-        if each == ".." and parts and parts[-1] not in ("..", "/"):
-            parts.pop()
-        else:
-            parts.append(each)
-    return parts
+def without_detours(path: Path) -> Path:
+    """A path, `a/../b` as `b`, for a reader."""
+    return Path(os.path.normpath(path))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from qkgeom.artifacts import MANIFEST, read_manifest
@@ -39,7 +40,7 @@ def check_model(
         disputed: snapshot and layer of scores that are derived anew whatever the sample is.
 
     Returns:
-        What was found, and its manifest, None if it has none.
+        What was found, and its manifest, None if it has none that can be read.
     """
     part, folder = Part("model", name), options.results / "models" / name
     path, scores = folder / MANIFEST, folder / "scores.csv"
@@ -62,20 +63,34 @@ def check_model(
     if uri is not None and manifest.get("uri") != uri:
         part.found(path, "uri", manifest.get("uri"), f"{uri} (table of models, models.lock)", EXTRACT.format(path))
     if manifest.get("status") == "failed":
-        part.unchecked.append("it could not be extracted: " + str(manifest.get("reason")).splitlines()[0])
+        part.unchecked.append("it could not be extracted: " + str(manifest.get("reason")).partition("\n")[0])
         return part, manifest
+    rows: Mapping[Key, Row] = {}
     try:
         rows = read_rows(scores)
+    except FileNotFoundError:
+        if not part.about(scores):  # its digest has told, but where its record is gone, too
+            part.found(scores, "", "no such file", "a table of scores", again)
+    except (OSError, ValueError) as error:
+        part.found(scores, "", error, "a table of scores", again)
+    else:
         if strangers := sorted({row["model"] for row in rows.values()} - {name}):
             part.found(scores, "column model", ", ".join(strangers), name, again)
         if not rows:
             part.unchecked.append(f"{scores} is empty: the model could not be scored")
+    with blamed_on_manifest(part, path):
         _check_weights(part, folder, manifest, rows, options, disputed)
-    except (OSError, ValueError) as error:
-        part.found(scores, "", error, "a table of scores", again)
-    except (KeyError, TypeError, AttributeError) as error:
+        return part, manifest
+    return part, None
+
+
+@contextmanager
+def blamed_on_manifest(part: Part, path: Path) -> Iterator[None]:
+    """Ends the block at an entry of a manifest that is missing or of another kind, with a finding about the manifest."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
         part.found(path, "", f"{error!r}", "a manifest as `extract` writes it", EXTRACT.format(path))
-    return part, manifest
 
 
 def gone(folder: Path, manifest: Mapping) -> list[str]:
@@ -102,21 +117,23 @@ def _check_weights(
         helps = not options.from_source and not manifest["uri"].startswith("run:")
         how = " (--from-source derives the scores)" if helps else ""
         part.unchecked.append(f"{what} {why}: their digests and their scores are not checked here{how}")
-    places = []
+    scores, places = folder / "scores.csv", []
+    if strangers := sorted({snapshot for snapshot, _, _ in rows} - set(manifest["snapshots"])):
+        part.found(scores, "column snapshot", ", ".join(strangers), f"those of {MANIFEST}", SCORE.format(scores))
     for snapshot, entry in manifest["snapshots"].items():
         layers = [layer["layer"] for layer in entry["layers"]]
-        _check_completeness(part, folder / "scores.csv", snapshot, layers, rows)
+        _check_completeness(part, scores, snapshot, layers, rows)
         if snapshot in missing:
             continue
-        tensors = _check_tensors(part, folder / entry["file"], entry, manifest)
         path = folder / entry["file"]
-        if not any(finding.where == path.as_posix() for finding in part.findings):  # else what is derived differs, as it must
+        tensors = _check_tensors(part, path, entry, manifest)
+        if not part.about(path):  # else what is derived differs, as it must
             places += [(snapshot, layer, path, tensors) for layer in layers]
     chosen = {place[:2] for place in options.choose(places, part.name)}
     chosen |= {place[:2] for place in places if (place[0], str(place[1])) in disputed}
     for snapshot, layer, path, tensors in [place for place in places if place[:2] in chosen] if rows else ():
         W_q, W_k = (plain.factor(path, tensors[f"layer.{layer:03d}.{which}"]) for which in ("W_q", "W_k"))
-        compare_layer(part, folder / "scores.csv", rows, snapshot, layer, W_q, W_k, scaled=False)
+        compare_layer(part, scores, rows, snapshot, layer, W_q, W_k, scaled=False)
 
 
 def _check_completeness(part: Part, scores: Path, snapshot: str, layers: list[int], rows: Mapping[Key, Row]) -> None:
@@ -151,10 +168,13 @@ def _check_tensors(part: Part, path: Path, entry: Mapping, manifest: Mapping) ->
     if not whole or path.stat().st_size != entry["bytes"]["stored"]:
         found = f"{path.stat().st_size} bytes, tensors at {ends[0][0] if ends else base} to {ends[-1][1] if ends else base}"
         part.found(path, "", found, f"{entry['bytes']['stored']} bytes, tensors side by side", again)
-    with path.open("rb") as file:
-        for name, stored in tensors.items():
-            if name in expected:
-                _check_tensor(part, path, file, name, stored, expected[name], again)
+    try:
+        with path.open("rb") as file:
+            for name, stored in tensors.items():
+                if name in expected:
+                    _check_tensor(part, path, file, name, stored, expected[name], again)
+    except OSError as error:
+        part.found(path, "", error, "a file that can be read", again)
     return tensors
 
 

@@ -69,7 +69,8 @@ class Factor:
 
     def largest(self) -> float:
         """The largest absolute value; NaN or infinite if one is."""
-        return max(float(np.abs(self.rows(i, j)).max()) for i, j in tiles(self.shape[0]))
+        # numpy's maximum, since Python's passes over a NaN that is not the first
+        return float(np.max([np.abs(self.rows(i, j)).max() for i, j in tiles(self.shape[0])]))
 
 
 def tiles(size: int) -> Iterator[tuple[int, int]]:
@@ -89,8 +90,9 @@ def read_header(path: Path) -> tuple[dict[str, Stored], dict[str, str], int]:
         if not 0 < length <= path.stat().st_size - 8:
             raise ValueError(f"a header of {length} bytes is announced in {path.stat().st_size} bytes")
         header = json.loads(file.read(length))
-    metadata, base = header.pop("__metadata__", {}), 8 + length
+    base = 8 + length
     try:
+        metadata = header.pop("__metadata__", {})
         tensors = {
             name: Stored(each["dtype"], tuple(each["shape"]), *(base + int(end) for end in each["data_offsets"]))
             for name, each in header.items()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from qkgeom import figures, tables
 from qkgeom.audit.findings import Part
-from qkgeom.audit.links import Digests, check_record, only_outputs
+from qkgeom.audit.links import Digests, check_record, only_outputs, without_detours
 from qkgeom.audit.options import Options
 from qkgeom.audit.tables import compare_tables, compare_texts
 from qkgeom.errors import QkgeomError
@@ -58,11 +57,22 @@ def check_rendered(kind: str, name: str, preset: str, options: Options, digests:
         return part
     record = check_record(part, beside(stem, "provenance.json"), digests, again, absent)
     if record and only_outputs(part, stem, record):  # what is made from other inputs differs, as it must
+        known = len(part.findings)
         try:
             _make_again(part, kind, name, stem, record, options, again)
         except (QkgeomError, OSError, ValueError, KeyError, TypeError) as error:
             part.found(beside(stem, "csv"), "", f"it cannot be made again: {error}", "the same numbers", again)
+        if len(part.findings) > known and (wrong := _wrong_weights(record, stem.parent, digests)):
+            del part.findings[known:]
+            part.follows += wrong
     return part
+
+
+def _wrong_weights(record: Record, folder: Path, digests: Digests) -> list[str]:
+    """Weights with findings of their own among those of a figure's examples, whose record names the manifests only."""
+    examples = [without_detours(folder / name).parent for name in record.inputs if name.endswith("/manifest.json")]
+    files = [file for example in examples for file in sorted(example.glob("*.safetensors"))]
+    return [file.as_posix() for file in files if file.resolve() in digests.wrong]
 
 
 def _make_again(part: Part, kind: str, name: str, stem: Path, record: Record, options: Options, again: str) -> None:
@@ -108,12 +118,3 @@ def _inputs(record: Record, folder: Path) -> Inputs:
     """What a figure or table was made from, as its record says."""
     files = {need: [folder / name for name in names] for need, names in record.parameters["inputs"].items()}
     return Inputs.from_files(files, record.parameters["layers"])
-
-
-def strays(rendered: list[Path], preset: Path) -> Iterator[tuple[str, str]]:
-    """Kind and name of figures and tables that lie beside those of a run and are not of it."""
-    stems = {path.with_suffix("") for path in rendered}
-    for kind in KINDS:
-        for name in names_in(preset / f"{kind}s"):
-            if preset / f"{kind}s" / name not in stems:
-                yield kind, name

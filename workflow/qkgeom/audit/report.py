@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from qkgeom.audit.chain import Audit
-from qkgeom.audit.findings import VERIFIED, Part
+from qkgeom.audit.findings import VERIFIED, Finding, Part
 from qkgeom.files import write_json, write_text
 
 SCHEMA = 1
@@ -61,13 +61,14 @@ def as_markdown(audit: Audit) -> str:
         parts = [part for part in audit.parts if part.kind == kind]
         if parts:
             lines += [f"## {plural.capitalize()}", "", "| name | verdict | checked | remarks |", "|---|---|---|---|"]
-            lines += [f"| {part.name} | {part.verdict} | {_counts(part)} | {_cell(_remarks(part))} |" for part in parts] + [""]
+            cells = [(part.name, part.verdict, _counts(part), _remarks(part).replace("|", "\\|")) for part in parts]
+            lines += [*(f"| {' | '.join(each)} |" for each in cells), ""]
     if audit.strays:
         lines += ["Not of this run, and not checked: " + ", ".join(audit.strays) + ".", ""]
     return "\n".join(lines)
 
 
-def _nested(finding: object) -> list[str]:
+def _nested(finding: Finding) -> list[str]:
     told = {"found": finding.found, "expected": finding.expected, "do": finding.fix}
     return [f"    - {label}: {' '.join(text.split())}" for label, text in told.items()]
 
@@ -80,7 +81,7 @@ def _part(part: Part) -> dict[str, object]:
         "largest_difference": differences,
         "follows_from": part.follows,
         "not_checked": part.unchecked,
-        "notes": [*part.unchecked, *part.notes],
+        "notes": part.notes,
         "findings": [vars(finding) for finding in part.findings],
     }
 
@@ -95,15 +96,11 @@ def _counted(number: int, things: str, blank: str = "", rest: str = "") -> str:
 
 
 def _remarks(part: Part) -> str:
-    """The first finding, or what was not checked."""
+    """The first finding, or what was not checked, in a line."""
     if part.findings:
         more = f" (and {len(part.findings) - 1} more)" if len(part.findings) > 1 else ""
         first = part.findings[0]
-        return f"{first.where}: {first.item or first.found}{more}"
+        return " ".join(f"{first.where}: {first.item or first.found}{more}".split())
     if part.follows:
         return f"follows from {', '.join(part.follows[:3])}: mend that first"
-    return "; ".join([*part.unchecked, *part.notes]) if part.verdict != VERIFIED or part.notes else ""
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join("; ".join([*part.unchecked, *part.notes]).split())

@@ -12,6 +12,7 @@ from qkgeom.audit.findings import SHOWN, Part
 # what docs/definitions.md promises of the scores, and float32 of a norm; counts are exact
 TOLERANCES = {"symmetry": 1e-5, "directionality": 1e-4, "directionality_excess": 1e-4, "fro_norm": 1e-5}
 COUNTS = ("n_row_outliers", "n_col_outliers")
+READ = ("model", "snapshot", "layer", "head", "status", *TOLERANCES, *COUNTS)  # columns
 FIX = "score the model again: delete its scores.csv and run snakemake"
 Row = Mapping[str, str]
 Key = tuple[str, str, str]  # snapshot, layer, head
@@ -21,17 +22,21 @@ def read_rows(path: Path) -> dict[Key, Row]:
     """The rows of a scores.csv by snapshot, layer and head.
 
     Raises:
-        ValueError: this is no such file, or two rows are of the same matrix.
+        ValueError: this is no such file, a row is not whole, or two rows are of the same matrix.
         OSError: it cannot be read.
     """
     with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    try:
-        rows = {(line["snapshot"], line["layer"], line["head"]): line for line in lines}
-    except KeyError as error:
-        raise ValueError(f"no column {error}") from error
-    if len(rows) < len(lines):
-        raise ValueError("two rows of the same snapshot, layer and head")
+        reader = csv.DictReader(file)
+        if absent := [name for name in READ if name not in (reader.fieldnames or ())]:
+            raise ValueError(f"no column {', '.join(absent)}")
+        rows: dict[Key, Row] = {}
+        for line in reader:
+            if None in line or None in line.values() or not line["layer"].isdecimal():  # e.g. where the file was cut off
+                raise ValueError(f"line {reader.line_num} is no whole row")
+            key = (line["snapshot"], line["layer"], line["head"])
+            if key in rows:
+                raise ValueError("two rows of snapshot {}, layer {}, head {}".format(*key))
+            rows[key] = line
     return rows
 
 
@@ -89,15 +94,13 @@ def compare_layer(
     part.derived.add((snapshot, str(layer)))
     key = (snapshot, str(layer), "all")
     compare(part, path, key, rows.get(key), plain.score(W_q, W_k), scaled)
-    group = W_q.shape[1] // W_k.shape[1]
-    for head in range(W_q.shape[1]) if any(each == "0" for _, _, each in rows) else ():
-        key = (snapshot, str(layer), str(head))
-        if key in rows or (snapshot, str(layer), "0") in rows:
-            compare(part, path, key, rows.get(key), plain.score(W_q.head(head), W_k.head(head // group)), scaled)
+    group, heads = W_q.shape[1] // W_k.shape[1], [(snapshot, str(layer), str(head)) for head in range(W_q.shape[1])]
+    for head, key in enumerate(heads) if any(key in rows for key in heads) else ():
+        compare(part, path, key, rows.get(key), plain.score(W_q.head(head), W_k.head(head // group)), scaled)
 
 
 def _found(part: Part, path: Path, item: str, found: object, expected: object) -> None:
-    if sum(finding.where == path.as_posix() for finding in part.findings) < SHOWN:
+    if part.about(path) < SHOWN:
         part.found(path, item, found, expected, FIX)
     else:
         part.count("further findings of this kind, not listed")

@@ -58,12 +58,11 @@ def _check_snapshot(part: Part, manifest: Mapping, snapshot: str, checkpoint: Ch
     if (digest := checkpoint.origin.get("sha256")) != entry["source"].get("sha256"):
         part.found(folder / "manifest.json", f"{snapshot}, sha256 of the source", entry["source"].get("sha256"), digest, again)
     files = {container.file.name: container.file for container in checkpoint.where.values()}
+    _check_bytes(part, folder, entry, files, again)
     if (size := sum(file.size for file in files.values())) > options.most_bytes:
-        _check_bytes(part, folder, entry, files, again)
         limit = f"{size / 1e9:.1f} GB are more than --most-gb {options.most_bytes / 1e9:g}"
         part.unchecked.append(f"source: only its bytes were compared, since {limit}; W_q and W_k were not derived from it")
         return
-    _check_bytes(part, folder, entry, files, again)
     from qkgeom.audit.classes import load
     from qkgeom.audit.probe import Maps, NotProbed, probe
 
@@ -79,17 +78,19 @@ def _check_snapshot(part: Part, manifest: Mapping, snapshot: str, checkpoint: Ch
         found, expected = f"{len(entry['layers'])} layers", f"{len(maps)} self-attentions, as the model's class executes"
         part.found(folder / "manifest.json", snapshot, found, expected, f"mend the layout {manifest['layout']}")
         return
-    stored = None if snapshot in gone(folder, manifest) else plain.read_header(folder / entry["file"])[0]
-    rows = read_rows(folder / "scores.csv")
-    layers = list(zip(entry["layers"], maps, strict=True))
-    for layer, of_layer in layers:
+    path = folder / entry["file"]
+    # weights that are not those of the extraction say nothing of the layout
+    stored = None if snapshot in gone(folder, manifest) or part.about(path) else plain.read_header(path)[0]
+    try:
+        rows = read_rows(folder / "scores.csv")
+    except (OSError, ValueError):  # which `check_model` tells
+        rows = {}
+    for layer, of_layer in zip(entry["layers"], maps, strict=True):
         W_q, W_k = (plain.Factor(each.numpy()) for each in (of_layer.W_q, of_layer.W_k))
         number = layer["layer"]
         if stored is not None:
-            pair = [plain.factor(folder / entry["file"], stored[f"layer.{number:03d}.{which}"]) for which in ("W_q", "W_k")]
-            _compare_weights(
-                part, folder / entry["file"], f"layer {number}", (W_q, W_k), pair, of_layer.name, manifest["layout"]
-            )
+            pair = [plain.factor(path, stored[f"layer.{number:03d}.{which}"]) for which in ("W_q", "W_k")]
+            _compare_weights(part, path, f"layer {number}", (W_q, W_k), pair, of_layer.name, manifest["layout"])
         if rows:
             compare_layer(part, folder / "scores.csv", rows, snapshot, number, W_q, W_k, scaled=True)
 
@@ -137,7 +138,7 @@ def _compare_weights(
     part.count("layers derived from the source")
     worst = int(np.argmax(errors))
     wrong = not errors[worst] <= SAME or (scale <= 0 and theirs.sum())
-    if wrong and sum(finding.where == path.as_posix() for finding in part.findings) < SHOWN:
+    if wrong and part.about(path) < SHOWN:
         told = f"W_qk of head {worst} is off by {errors[worst]:.2g} of its norm"
         part.found(path, item, told, f"what {module} multiplies, to {SAME:g}", fix)
     part.differs("W_qk from the source", float(errors[worst]))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from qkgeom.audit.bundle import opened_bundle, told_from_bundle, write_bundle
+from qkgeom.audit.bundle import Bundle, opened_bundle, told_from_bundle
 from qkgeom.audit.chain import Audit, audit
 from qkgeom.audit.findings import VERDICTS
 from qkgeom.audit.options import Options
@@ -33,7 +33,7 @@ def command(
     ] = None,
     everything: Annotated[bool, Option("--all", help="derive all scores anew, and draw the figures again")] = False,
     sample: Annotated[int, Option(min=1, help="layers of each model whose scores are derived anew")] = 2,
-    seed: Annotated[int, Option(help="of the sample")] = 0,
+    seed: Annotated[int, Option(min=0, help="of the sample")] = 0,
     from_source: Annotated[
         bool, Option("--from-source", help="also read the sources again, by each model's own class")
     ] = False,
@@ -59,6 +59,8 @@ def command(
 
     set_up_logging()
     target = target or Path("results") / default_preset()
+    if target.name in ("", ".."):  # `.`, whose name is the preset's
+        target = target.resolve()
     if bundle and target.is_file():
         raise UsageError("a bundle is made from a results folder", found=target, expected="results/<preset>")
     be_sole_writer(output or target / "audit")
@@ -68,14 +70,15 @@ def command(
             raise UsageError(
                 "this is neither the results of a preset nor a bundle of them", found=target, expected="results/mini"
             )
+        packed = Bundle.of(folder, bundle) if bundle else None  # before the audit, so that nothing is packed unchecked
         options = Options(folder.parent, bundled=folder != target, **how)
         result = audit(folder.name, options, _uris(folder.name), track, rendered)
         if options.bundled:
             told_from_bundle(result, folder.parent)
         if output or not options.bundled:
             write_report(result, output or folder / "audit")
-        if bundle:
-            write_bundle(bundle, folder)
+        if packed:
+            packed.write()
     _tell(result, in_json)
     if target.is_file() and not output:
         sys.stderr.write("no page is left of a bundle's audit: -o FOLDER writes audit.md and audit.json there\n")
