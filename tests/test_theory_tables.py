@@ -378,7 +378,7 @@ def test_presets_name_the_runs_that_are_measured_and_objectives_change_at_a_meas
         for preset in ("mini", "smoke", "theory", "paper")
     }
     measured = {preset: sum(bool(plan.schedule.whole) for plan in each.values()) for preset, each in plans.items()}
-    assert measured == {"mini": 16, "smoke": 2, "theory": 16, "paper": 0}
+    assert measured == {"mini": 16, "smoke": 2, "theory": 48, "paper": 0}
     for plan in plans["theory"].values():
         schedule = plan.schedule
         per_step = schedule.batch * schedule.accumulation
