@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from audited import FIGURES, MODELS, RUN, TABLES, audited, inside, make_results, remake
 from project import ROOT, qkgeom
@@ -23,6 +24,7 @@ from qkgeom.digests import PACKAGE, _reach
 from qkgeom.errors import QkgeomError, UsageError
 from qkgeom.files import sha256_of, write_json
 from qkgeom.provenance import OF_FOLDER, beside, read_record
+from qkgeom.scores import score_layer
 from qkgeom.verbs import figure
 
 
@@ -155,6 +157,21 @@ def test_the_plain_scores_are_those_of_the_matrix_multiplied_out(d, groups):
         assert scores.directionality_excess == pytest.approx((excess[0] - excess[1]) / (excess[0] + excess[1]), abs=1e-12)
     else:
         assert scores.status == "no_outliers"
+
+
+@pytest.mark.parametrize(("d", "d_head"), [(64, 16), (640, 160), (1024, 32)])
+def test_heads_that_cancel_have_no_score_here_nor_there(d, d_head):
+    """What is left of M is rounding, which differs between the two."""
+    rng = np.random.default_rng(d)
+    W_q, W_k = (rng.standard_normal((d, 2, d_head)).astype(np.float32) for _ in "qk")
+    W_q, W_k = np.concatenate([W_q, W_q], 1), np.concatenate([W_k, -W_k], 1)
+    found, theirs = plain.score(plain.Factor(W_q), plain.Factor(W_k)), score_layer(*map(torch.tensor, (W_q, W_k)))["all"]
+    assert (
+        (found.status, found.fro_norm, found.symmetry) == (theirs.status, theirs.fro_norm, theirs.symmetry) == ("zero", 0, None)
+    )
+    W_k[0, 0, 0] += 1e-3  # one weight more, and they do not
+    found, theirs = plain.score(plain.Factor(W_q), plain.Factor(W_k)), score_layer(*map(torch.tensor, (W_q, W_k)))["all"]
+    assert found.status == theirs.status == "ok" and found.symmetry == pytest.approx(theirs.symmetry, abs=1e-5)
 
 
 @pytest.mark.parametrize("row", [0, 600])

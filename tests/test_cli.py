@@ -169,6 +169,8 @@ def test_a_checkpoint_without_config_needs_only_the_heads(tmp_path):
     refused = qkgeom("score", str(bare))
     assert refused.returncode == 1
     assert "--architecture, --n-head and --n-kv-head" in refused.stderr
+    told = qkgeom("score", str(bare), "--architecture", "llama").stderr
+    assert "so its heads are unknown" in told and "say --n-head and --n-kv-head" in told
     said = ["--architecture", "llama", "--n-head", "4", "--n-kv-head", "2"]
     pairs = [json.loads(qkgeom("score", str(path), "--json", *more).stdout) for path, more in ((folder, []), (bare, said))]
     assert [row["symmetry"] for row in pairs[0]] == [row["symmetry"] for row in pairs[1]]
@@ -219,6 +221,19 @@ def test_the_snapshots_of_a_series_are_told_apart(monkeypatch, capsys):
     assert "snapshot" in shown and "Median over layers of snapshot 400: symmetry +0.750" in shown
     print_scores([{**row, **scores[0], "snapshot": "0"}])
     assert "snapshot" not in capsys.readouterr().out
+
+
+def test_medians_tell_how_many_layers_they_are_over(capsys):
+    row = {"model": "m", "snapshot": "final", "head": "all", "d_model": 64, "n_head": 4, "n_kv_head": 4, "d_head": 16}
+    row |= {"n_row_outliers": None, "n_col_outliers": None, "fro_norm": None}
+    statuses = {"ok": 0.5, "zero": None, "not_finite": None}
+    print_scores(
+        [
+            {**row, "layer": n, "status": status, **dict.fromkeys(SCORES, value)}
+            for n, (status, value) in enumerate(statuses.items())
+        ]
+    )
+    assert "Median over 1 of 3 layers, the others have no score: symmetry +0.500" in capsys.readouterr().err
 
 
 def test_an_artifact_is_found_by_its_id(artifact, tmp_path):
@@ -327,6 +342,7 @@ def test_two_extractions_give_the_same_bytes(bert, artifact, tmp_path):
         (["score", "{bert}", "--part", "decoder"], 2, "one part only"),
         (["score", "{bert}", "--architecture", "mamba"], 1, "no layout reads this architecture"),
         (["score", "{bert}", "--n-head", "3", "--n-kv-head", "2"], 2, "head counts are impossible"),
+        (["score", "{bert}", "--n-kv-head", "3"], 2, "found:    --n-kv-head 3\n"),
         (["score", "{bert}", "--n-head", "0"], 2, "Invalid value for '--n-head'"),
         (["score", "{bert}", "--n-head", "4", "--n-kv-head", "0"], 2, "Invalid value for '--n-kv-head'"),
         (["score", "README.md"], 1, "no checkpoint of a known format"),

@@ -402,8 +402,24 @@ def test_an_example_that_is_not_understood_is_refused(texts):
         parse_examples(texts)
 
 
-def test_examples_may_have_colons_and_spaces_in_their_folders():
-    assert parse_examples(["encoder=a folder:b=c:12"]) == {"encoder": (Path("a folder:b=c"), 12)}
+def test_examples_may_have_colons_and_spaces_in_their_folders(tmp_path):
+    folder = write_artifact(tmp_path / "a folder:b=c", [random_layer()])
+    assert parse_examples([f"encoder={folder}:12"]) == {"encoder": (folder, 12)}
+
+
+@pytest.mark.faults
+def test_an_example_without_artifact_is_refused_before_anything_is_written(tmp_path):
+    result = qkgeom("figure", "norm_profiles", "--example", f"encoder={tmp_path / 'nosuch'}:0", "-o", str(tmp_path / "x"))
+    assert (
+        result.returncode == 2 and "an example's folder holds no artifact" in result.stderr and "Traceback" not in result.stderr
+    )
+    assert not list(tmp_path.glob("x*"))
+
+
+def test_the_caption_shows_the_picture_beside_it(tmp_path):
+    folder = write_artifact(tmp_path / "model", [random_layer()])
+    figures.render("wqk_examples", Inputs(examples={"encoder": (folder, 0)}), tmp_path / "mine")
+    assert "![wqk_examples](mine.png)" in (tmp_path / "mine.md").read_text() and (tmp_path / "mine.png").is_file()
 
 
 @pytest.mark.faults

@@ -76,11 +76,12 @@ def test_the_preset_s_examples_are_mapped(tmp_path):
         assert set(numbers.loc[numbers["map"], "model"]) == mapped
 
 
-def test_an_example_without_scored_heads_is_replaced_by_the_largest_of_the_first_group(tmp_path):
+def test_an_example_without_scored_heads_is_replaced_by_the_largest_of_the_first_group(tmp_path, caplog):
     models = [model("none", "encoder"), model("bert", "encoder"), model("vit", "encoder", 10**9, "vision")]
     scores = score_rows("bert", [[0.1]]) + score_rows("vit", [[0.2]]) + score_rows("none", [[]])
     numbers = heads.numbers(inputs_of(tmp_path, models, scores, {"encoder": "none"}))
     assert set(numbers.loc[numbers["map"], "model"]) == {"bert"}
+    assert "none has no scored heads as encoder in these tables, so that bert is mapped" in caplog.text
     assert numbers.set_index("model").loc["none", ["layer", "head"]].isna().all()
 
 

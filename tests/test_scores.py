@@ -281,6 +281,7 @@ def test_the_tolerances_are_kept_by_the_estimate(monkeypatch):
     A, B = factors_of["ranks that cancel to 1e-06"]
     exact = score_factors(A, B, "float64")
     monkeypatch.setattr(engine, "SAFETY", 0)
+    monkeypatch.setattr(engine, "NOISE", 0)
     monkeypatch.setattr("qkgeom.products.SMALL", 0)
     assert abs(score_factors(A, B).directionality - exact.directionality) > 1e-3
 

@@ -114,7 +114,23 @@ def test_an_existing_path_is_a_file(tmp_path, monkeypatch, name):
 @pytest.mark.faults
 @pytest.mark.parametrize(
     "uri",
-    ["", "hf:", "ftp:x", "nosuch:gpt2", "a/b/c", "/nowhere", "./nowhere", "a b", "a;b", "$(x)", "é/x", "/" + "x" * 5000, "\0"],
+    [
+        "",
+        "hf:",
+        "ftp:x",
+        "nosuch.safetensors",
+        "a/b.gguf",
+        "nosuch:gpt2",
+        "a/b/c",
+        "/nowhere",
+        "./nowhere",
+        "a b",
+        "a;b",
+        "$(x)",
+        "é/x",
+        "/" + "x" * 5000,
+        "\0",
+    ],
 )
 def test_nonsense_is_wrong_usage(uri, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -237,13 +237,15 @@ def test_collected_lists_of_indices_stay_as_they_are(tmp_path, layers):
 @pytest.mark.faults
 def test_a_layer_with_nan_and_a_zero_layer_have_empty_cells(tmp_path, layers):
     layers.append(tuple(np.zeros_like(W) for W in layers[0]))
+    W_q, W_k = (W[:, :1] for W in layers[0])
+    layers.append((np.concatenate([W_q, W_q], 1), np.concatenate([W_k, -W_k], 1)))  # its heads cancel, but for rounding
     layers[0][1][3, 1, 2] = np.nan
     folder = write_artifact(tmp_path / "m", layers)
     assert qkgeom("score", str(folder), "--structure", "--device", "cpu", "-o", str(tmp_path / "x.csv")).returncode == 0
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["status"] for row in rows] == ["not_finite", "ok", "zero"]
-    assert [{row[name] for name in STRUCTURE} == {""} for row in rows] == [True, False, True]
+    assert [row["status"] for row in rows] == ["not_finite", "ok", "zero", "zero"]
+    assert [{row[name] for name in STRUCTURE} == {""} for row in rows] == [True, False, True, True]
 
 
 def test_structure_from_python_and_on_the_terminal(tmp_path, layers):

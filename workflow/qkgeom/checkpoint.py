@@ -31,7 +31,9 @@ def heads_from(n_head: int | None, n_kv_head: int | None) -> Heads | None:
     if n_head is None or n_head < 1 or (n_kv_head or 1) < 1 or n_head % (n_kv_head or 1):
         raise UsageError(
             "the head counts are impossible",
-            found=f"--n-head {n_head} --n-kv-head {n_kv_head}",
+            found=" ".join(
+                f"{name} {given}" for name, given in (("--n-head", n_head), ("--n-kv-head", n_kv_head)) if given is not None
+            ),
             expected="--n-head, and --n-kv-head that divides it",
         )
     return Heads(n_head, n_kv_head or n_head)

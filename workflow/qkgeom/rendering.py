@@ -303,7 +303,7 @@ def parse_examples(texts: Sequence[str]) -> dict[str, tuple[Path, int]]:
     """`ROLE=FOLDER:LAYER`, one per role, as the command line gives them.
 
     Raises:
-        UsageError: a text is not of this form, or a role comes twice.
+        UsageError: a text is not of this form, a role comes twice, or the folder holds no artifact.
     """
     examples: dict[str, tuple[Path, int]] = {}
     for text in texts:
@@ -316,6 +316,10 @@ def parse_examples(texts: Sequence[str]) -> dict[str, tuple[Path, int]]:
                 expected=f"ROLE=FOLDER:LAYER, the role once each of {', '.join(ROLES)}, the layer counted from 0",
             )
         examples[role] = Path(folder), int(layer)
+    for place, _ in examples.values():
+        if not (place / MANIFEST).is_file():
+            fix = "extract the model first, or correct the folder"
+            raise UsageError("an example's folder holds no artifact", where=place, expected=f"{MANIFEST} in it", fix=fix)
     return examples
 
 

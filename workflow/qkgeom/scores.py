@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 GAMMA = 2.0  # an outlier's norm exceeds mean + GAMMA * std (paper, section 3)
+NOISE = 64  # a matrix none of whose rows' norms exceeds so many times its error is zero up to rounding
 EQUAL_NORMS = 1e-6  # norms that vary less than this, relative to their mean, are equal up to rounding
 PRECISIONS = ("auto", "float64")
 SYMMETRY_TOLERANCE, DIRECTIONALITY_TOLERANCE = 1e-5, 1e-4  # of float32 products; beyond them all is computed in float64
@@ -190,7 +191,7 @@ def _from_moments(moments: Moments, exponent: int) -> tuple[Score, bool]:
         exponent: the matrix was divided by 2^exponent.
     """
     fro2 = float((moments.rows**2).sum())
-    if fro2 == 0:
+    if fro2 == 0 or (moments.rows <= NOISE * moments.row_error).all():
         return Score(None, None, None, 0.0, 0, 0, "zero"), False
     symmetry = min(1.0, max(-1.0, moments.trace / fro2))
     with np.errstate(over="ignore", under="ignore"):  # it may lie beyond float64's range; the scores do not

@@ -17,7 +17,7 @@ from qkgeom.engine import Engine
 from qkgeom.errors import ModelFault, QkgeomError
 from qkgeom.files import write_text
 from qkgeom.layer_file import stream_layers
-from qkgeom.structure import NORMS, norm_arrays, write_norms
+from qkgeom.structure import NORMS, Structure, norm_arrays, write_norms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +108,7 @@ def layer_rows(
     }
     if norms is not None:
         for head, (structure, of_head) in engine.structure(W_q, W_k).items():
-            rows[head] |= vars(structure)
+            rows[head] |= vars(structure if scores[head].symmetry is not None else Structure())
             if head == "all":
                 norms |= norm_arrays(snapshot, layer, of_head)
     return list(rows.values())

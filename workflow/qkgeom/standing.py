@@ -85,7 +85,7 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         if not medians:
             break
         of = f" of {model}" if len(models) > 1 else f" of snapshot {rows[-1]['snapshot']}" if with_snapshots else ""
-        yield f"Median over layers{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items())
+        yield f"Median over {_scored(of_model)}{of}: " + ", ".join(f"{name} {value:+.3f}" for name, value in medians.items())
         p = untrained.p_of_rows(of_model)
         if Z[0] in rows[0] or untrained.verdict(p) == untrained.UNTRAINED:
             yield untrained.sentence(p)
@@ -94,6 +94,12 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
         return
     yield "Symmetry 1: symmetric, -1: skew, near 0: neither. Directionality below 0: columns dominate, above 0: rows."
     yield from standing(models[-1], medians["symmetry"], Path())
+
+
+def _scored(rows: Sequence[Row]) -> str:
+    """How many layers of a model's last snapshot a median is over."""
+    layers = [row["symmetry"] is not None for row in rows if row["head"] == "all" and row["snapshot"] == rows[-1]["snapshot"]]
+    return "layers" if all(layers) else f"{sum(layers)} of {len(layers)} layers, the others have no score"
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:

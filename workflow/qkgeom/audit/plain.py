@@ -17,6 +17,7 @@ import numpy as np
 
 TILE = 512  # rows and columns
 KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+NOISE = 64  # a matrix none of whose rows exceeds so many times what rounding makes is zero (docs/definitions.md)
 NEAR = 1e-9  # a norm so near to its threshold, relative to it, may lie on either side
 GAMMA = 2.0  # an outlier's norm exceeds mean + GAMMA * std
 EQUAL = 1e-6  # norms that vary less, relative to their mean, are equal
@@ -115,8 +116,9 @@ def score(W_q: Factor, W_k: Factor) -> Scores:
         return Scores(None, None, None, None, None, None, "not_finite")
     if q == 0 or k == 0:
         return Scores(None, None, None, 0.0, 0, 0, "zero")
-    rows2, columns2, trace = _moments(W_q, W_k, q, k)
-    if not (total := rows2.sum()):
+    rows2, columns2, trace, noise = _moments(W_q, W_k, q, k)
+    total = rows2.sum()
+    if (np.sqrt(rows2) <= NOISE * noise).all():
         return Scores(None, None, None, 0.0, 0, 0, "zero")
     with np.errstate(over="ignore", under="ignore"):
         fro_norm = float(np.sqrt(total) * q * k)
@@ -128,10 +130,10 @@ def score(W_q: Factor, W_k: Factor) -> Scores:
     return Scores(trace / total, directionality, excess, fro_norm, R.number, C.number, "ok", near)
 
 
-def _moments(W_q: Factor, W_k: Factor, q: float, k: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """Squared norms of the rows and of the columns of M = W_qk / (q k), and tr(M M)."""
+def _moments(W_q: Factor, W_k: Factor, q: float, k: float) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+    """Squared norms of the rows and of the columns of M = W_qk / (q k), tr(M M), and what rounding makes of a zero row."""
     d = W_q.shape[0]
-    rows2, columns2, trace = np.zeros(d), np.zeros(d), 0.0
+    rows2, columns2, trace, queries2, keys2 = np.zeros(d), np.zeros(d), 0.0, np.zeros(d), np.zeros(d)
     group = W_q.shape[1] // W_k.shape[1]
 
     def both(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -141,6 +143,7 @@ def _moments(W_q: Factor, W_k: Factor, q: float, k: float) -> tuple[np.ndarray, 
 
     for i, i_end in tiles(d):
         Q_i, K_i = both(i, i_end)
+        queries2[i:i_end], keys2[i:i_end] = (Q_i**2).sum(1), (K_i**2).sum(1)
         for j, j_end in tiles(d):
             if j < i:
                 continue
@@ -156,7 +159,7 @@ def _moments(W_q: Factor, W_k: Factor, q: float, k: float) -> tuple[np.ndarray, 
             for M, row, row_end, column, column_end in pairs:
                 rows2[row:row_end] += (M * M).sum(1)
                 columns2[column:column_end] += (M * M).sum(0)
-    return rows2, columns2, trace
+    return rows2, columns2, trace, np.finfo(float).eps * np.sqrt(queries2 * keys2.max())
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def render(name: str, inputs: Inputs, stem: Path) -> None:
     numbers = module.numbers(inputs)
     write_csv(beside(stem, "csv"), numbers)
     title = f"{name} ({'not in the paper' if module.PAPER == NOT_THERE else module.PAPER})"
-    write_text(beside(stem, "md"), f"# {title}\n\n![{name}]({name}.png)\n\n{module.CAPTION}\n")
+    write_text(beside(stem, "md"), f"# {title}\n\n![{name}]({stem.name}.png)\n\n{module.CAPTION}\n")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's matplotlibrc must not change a figure
         matplotlib.rcParams.update(RC)

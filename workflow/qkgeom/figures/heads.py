@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -13,6 +15,7 @@ from qkgeom.figures._head_map import draw_map
 from qkgeom.figures._style import WIDTH, say
 from qkgeom.rendering import ROLES, Inputs
 
+logger = logging.getLogger(__name__)
 PAPER = "none"
 CAPTION = (
     "Symmetry and directionality (excess) of the query-key matrices of single attention heads. Top: how the heads of all "
@@ -44,7 +47,7 @@ def numbers(inputs: Inputs) -> pd.DataFrame:
     heads = _null_band.with_bands(heads[heads["head"] != "all"], PANELS)
     table = models.merge(heads, on=["model", "snapshot"], how="left")
     examples = {role: folder.name for role, (folder, _) in inputs.examples.items()}
-    chosen = [_chosen(table[(table["role"] == role) & table["layer"].notna()], examples.get(role)) for role in ROLES]
+    chosen = [_chosen(table[(table["role"] == role) & table["layer"].notna()], role, examples.get(role)) for role in ROLES]
     return table.assign(map=table["model"].isin(chosen))[
         [*DESCRIPTION, "map", "layer", "head", *PANELS, *_null_band.columns(PANELS)]
     ]
@@ -60,7 +63,7 @@ def draw(numbers: pd.DataFrame) -> Figure:
     for axes, score in zip(top.subplots(1, 2), PANELS, strict=True):
         draw_distribution(axes, heads, score)
         if heads.empty:
-            say(axes, "no head was scored:\nset `heads: true`" if len(numbers) else "no scored model")
+            say(axes, "no head of these models was scored:\nset `heads: true`" if len(numbers) else "no scored model")
     if maps:
         draw_legend(top, numbers)
         for row, rows in zip(below[0].subplots(len(maps), 2, squeeze=False), maps, strict=True):
@@ -71,11 +74,12 @@ def draw(numbers: pd.DataFrame) -> Figure:
     return figure
 
 
-def _chosen(heads: pd.DataFrame, example: str | None) -> str | None:
+def _chosen(heads: pd.DataFrame, role: str, example: str | None) -> str | None:
     """The model whose heads are mapped, among those of a role."""
-    if heads.empty:
-        return None
     if (heads["model"] == example).any():
         return example
-    first = heads[heads["group"] == heads["group"].iloc[0]]
-    return first["model"].iloc[-1]  # models come by size
+    first = heads[heads["group"] == heads["group"].iloc[0]] if len(heads) else heads
+    chosen = first["model"].iloc[-1] if len(first) else None  # models come by size
+    if example:
+        logger.warning("%s has no scored heads as %s in these tables, so that %s is mapped", example, role, chosen or "none")
+    return chosen

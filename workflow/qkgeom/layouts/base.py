@@ -75,11 +75,12 @@ def field(config: Mapping[str, object], *names: str) -> int:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
+    stated = {name: config[name] for name in names if name in config}
     raise ModelFault(
         f"the config does not state {names[0]}",
-        found={name: config[name] for name in names if name in config} or "nothing",
+        found=stated or "nothing",
         expected="a positive whole number under " + " or ".join(names),
-        fix="correct config.json, or say it with --n-head and --n-kv-head",
+        fix="correct config.json" + ("" if stated else ", or say it with --n-head and --n-kv-head"),
     )
 
 

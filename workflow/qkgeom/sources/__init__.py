@@ -12,7 +12,7 @@ from types import ModuleType
 from qkgeom.checkpoint import Checkpoint, Heads, open_files, read_config
 from qkgeom.containers import Container
 from qkgeom.errors import ModelFault, UsageError
-from qkgeom.sources.base import Fetched, WholeFile, choose_adapter
+from qkgeom.sources.base import WEIGHTS, Fetched, WholeFile, choose_adapter
 
 __all__ = ["Fetched", "checkpoint_of", "on_hub", "open_adapter", "open_checkpoint", "snapshots_of", "whole_file_of"]
 
@@ -40,7 +40,7 @@ def split_uri(uri: str) -> tuple[str, str]:
         return scheme, address
     if uri and _exists(uri):
         return "file", uri
-    if not colon and not uri.startswith((".", "/")) and _HUB_ID.fullmatch(uri):
+    if not colon and not uri.startswith((".", "/")) and not uri.endswith(WEIGHTS) and _HUB_ID.fullmatch(uri):
         return "hf", uri
     raise UsageError(
         "this is neither a URI nor an existing path",
@@ -161,7 +161,7 @@ def checkpoint_of(uri: str, fetched: Fetched, architecture: str | None = None, h
     where = open_files(fetched.weights, fetched.index)
     config = _config(fetched, where, architecture)
     if heads is None and fetched.config is None and not any(each.config for each in where.values()):
-        raise _no_config(uri)
+        raise _no_config(uri, architecture)
     return Checkpoint(uri, config, where, fetched.origin, fetched.expect, fetched.moved, heads)
 
 
@@ -172,10 +172,11 @@ def _config(fetched: Fetched, where: Mapping[str, Container], architecture: str 
     return config | ({"model_type": architecture} if architecture else {})
 
 
-def _no_config(uri: str) -> ModelFault:
+def _no_config(uri: str, architecture: str | None) -> ModelFault:
+    unknown, options = ("its heads are", "") if architecture else ("its architecture and heads are", "--architecture, ")
     return ModelFault(
-        "the checkpoint has no config.json, so its architecture and heads are unknown",
+        f"the checkpoint has no config.json, so {unknown} unknown",
         where=uri,
         expected="a config.json beside the weights",
-        fix="put one there, or say --architecture, --n-head and --n-kv-head",
+        fix=f"put one there, or say {options}--n-head and --n-kv-head",
     )

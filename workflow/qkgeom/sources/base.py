@@ -83,7 +83,7 @@ class Choice:
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _WHOLE = ("model.safetensors", "pytorch_model.bin")
 _SHARD = re.compile(r"(model|pytorch_model)-(\d+)-of-(\d+)\.(safetensors|bin)")
-_LONE = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 _NOT_WEIGHTS = ("adapter", "consolidated", "training_args", "optimizer", "scheduler", "rng_state", ".")
 
 
@@ -106,7 +106,7 @@ def choose_files(names: Collection[str], where: object) -> Choice:
         if shards:
             _require_all_shards(shards, where)
             return Choice(shards, config, None)
-    for suffix in _LONE:
+    for suffix in WEIGHTS:
         lone = sorted(n for n in names if n.endswith(suffix) and "/" not in n and not n.startswith(_NOT_WEIGHTS))
         if len(lone) == 1:
             return Choice(lone, config, None)

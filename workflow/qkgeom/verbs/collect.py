@@ -37,7 +37,8 @@ def command(
     strangers = [path.parent for path in scores if path.parent.name not in rows]
     if strangers := [*strangers, *(folder for folder in folders if folder.name not in trained)]:
         found = ", ".join(map(str, strangers))
-        raise UsageError("these are of no model in the table of models or of runs", where=models, found=found)
+        fix = "give each a row in workflow/models.tsv (docs/extending.md); its artifact's folder is named as the row"
+        raise UsageError("these are of no model in the table of models or of runs", where=models, found=found, fix=fix)
     table = with_z(read_scores(scores))
     records = {f"run:{folder.name}": read_record(folder) for folder in folders}
     scored = with_sizes([rows[path.parent.name] for path in scores], records)
