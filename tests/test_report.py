@@ -18,14 +18,15 @@ from html import unescape
 import pandas as pd
 import pytest
 
+import browser as browser_tools
 from project import Project
 from qkgeom import steps
 from qkgeom.errors import QkgeomError
-from qkgeom.figures import render
+from qkgeom.figures import _scores_against_size, render
 from qkgeom.origins import Origin
 from qkgeom.report.markup import caption, first_sentence, html
-from qkgeom.report.plots import panels
-from trained_models import all_runs, write_training
+from qkgeom.report.plots import FEW_LAYERS, panels
+from trained_models import Run, all_runs, write_training
 
 WIDTHS, SCHEMES = (390, 1280), ("light", "dark")
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true })"
@@ -279,6 +280,47 @@ def test_published_medians_are_drawn_where_there_are_some_here():
     assert [drawn(panel).count('aria-roledescription="point"') for panel in panels(table, [origin("a")])] == [1, 1]
 
 
+def test_markers_are_open_and_marked_as_in_the_picture():
+    sized = {**SIZED, "n_params": [1e6, 2e9, 3e9], "n_layers": [6, 2, 3], "verdict": ["untrained", "not random", "untrained"]}
+    shown = panels(pd.DataFrame(sized), [])
+    for svg in map(drawn, shown):
+        assert svg.count('fill="var(--paper)"') == 1
+        assert f">open: fewer than {FEW_LAYERS} layers</text>" in svg
+        assert svg.count(">†</text>") == 2
+        assert ">1B</text>" in svg and "G</text>" not in svg, "billions, as in the picture"
+    assert FEW_LAYERS == _scores_against_size.FEW_LAYERS
+    sized |= {"n_layers": [6, 6, 3], "verdict": ["not random"] * 3}
+    for svg in map(drawn, panels(pd.DataFrame(sized), [])):
+        assert not [mark for mark in ("var(--paper)", "open:", "†") if mark in svg]
+
+
+def test_published_medians_have_the_markers_of_the_picture():
+    table = pd.DataFrame({"model": ["a", "b"], "role": ["encoder", "decoder"], "defect": [None, "no_transpose"]})
+    table["symmetry_median_published"], table["symmetry_median_here"] = [0.1, 0.2], [0.1, 0.3]
+    table["symmetry_published_way"] = [None, 0.9]
+    [panel] = panels(table, [])
+    svg = drawn(panel)
+    assert svg.count('fill="var(--paper)"') == 1
+    assert svg.count('aria-roledescription="point"') == 3, "two models, and one read the published way"
+    assert "read the published way: 0.900" in svg
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed"])
+def test_a_role_that_has_no_score_has_no_panel_of_its_layers(tmp_path, state):
+    render("dynamics_layers", write_training(tmp_path, [Run(status=state), Run("decoder")]), tmp_path / "stem")
+    shown = panels(pd.read_csv(tmp_path / "stem.csv"), [])
+    assert [panel["title"] for panel in shown] == ["decoder: layers 0 (pale) to 3"] * 2
+
+
+def test_a_score_that_no_model_has_has_no_panel():
+    table = pd.DataFrame(
+        {"model": ["a"], "role": ["encoder"], "symmetry_median_here": [0.1], "symmetry_median_published": [0.1]}
+    )
+    table["directionality_excess_median_here"], table["directionality_excess_median_published"] = [0.1], [None]
+    assert len(panels(table, [])) == 1
+    assert panels(pd.DataFrame({**SIZED, "n_params": [None] * 3}), []) == []
+
+
 def test_figures_of_other_kinds_have_no_panels():
     assert panels(pd.DataFrame({"row": [1], "value": [0.1]}), []) == []
     assert panels(pd.DataFrame(columns=list(SIZED)), []) == []
@@ -373,8 +415,7 @@ def test_a_crate_of_a_run_without_logs_is_an_error_and_leaves_nothing(run, tmp_p
 
 # In a browser ------------------------------------------------------------------------------------------------------------
 
-browser_tools = pytest.importorskip("browser", reason="needs selenium")
-in_browser = [pytest.mark.browser, browser_tools.needs_chromium]
+in_browser = [pytest.mark.browser, browser_tools.needs_selenium, browser_tools.needs_chromium]
 
 
 def marked(function):
