@@ -21,6 +21,8 @@ import pytest
 import browser as browser_tools
 from project import Project
 from qkgeom import steps
+from qkgeom.audit.findings import Finding, Part
+from qkgeom.audit.report import _part as json_of_part
 from qkgeom.errors import QkgeomError
 from qkgeom.figures import _scores_against_size, render
 from qkgeom.origins import Origin
@@ -171,14 +173,18 @@ def test_an_audit_is_shown(run, tmp_path):
     (audit := copy.folder / "results/mini/audit").mkdir(exist_ok=True)
     finding = {"where": "scores.csv", "item": "tiny-enc", "found": "1 < 2", "expected": "2", "fix": "score again"}
     record = {"schema": 1, "preset": "mini", "verdict": "mismatch", "options": {}, "findings": [finding]}
-    of_model = {"name": "tiny-enc", "verdict": "mismatch", "checked": {"tensors": 6}, "not_checked": [], "notes": ["a | b"]}
-    record |= {"models": [of_model], "figures": [], "tables": []}
+    of_model = Part(
+        "model", "tiny-enc", findings=[Finding(**finding)], unchecked=["no weights"], notes=["a | b"], counts={"tensors": 6}
+    )
+    of_table = Part("table", "scores", follows=["results/models/tiny-enc/scores.csv"])
+    record |= {"models": [json_of_part(of_model)], "figures": [], "tables": [json_of_part(of_table)]}
     (audit / "audit.json").write_text(json.dumps(record))
     assert copy.qkgeom("report", code=copy.folder).returncode == 0
     words = text_of((copy.folder / "results/mini/report.html").read_text(), "audit")
-    assert "Verdict: mismatch ; models: 1, figures: 0, tables: 0" in words
+    assert "Verdict: mismatch ; models: 1, figures: 0, tables: 1" in words
     assert "scores.csv tiny-enc 1 < 2 2 score again" in words
-    assert "models tiny-enc mismatch tensors: 6 a | b" in words
+    assert "models tiny-enc mismatch tensors: 6 no weights; a | b tables" in words
+    assert "tables scores mismatch follows from results/models/tiny-enc/scores.csv: mend that first" in words
     assert "newer than the audit" not in words
     os.utime(audit / "audit.json", (1e9, 1e9))
     assert copy.qkgeom("report", code=copy.folder).returncode == 0
