@@ -76,7 +76,7 @@ def test_it_names_what_is_missing_and_why(page):
     assert "2 of 3 models extracted and scored" in page
     missing = text_of(page, "missing")
     assert "gone no such file or folder" in missing
-    assert "python -m qkgeom retry" in missing
+    assert "python -m qkgeom retry && snakemake --cores 4 --config preset=mini" in missing
     assert re.search(r'<tr id="model-gone">.*?<td>failed</td>', page, re.DOTALL)
 
 
@@ -417,6 +417,24 @@ def test_a_crate_of_a_run_without_logs_is_an_error_and_leaves_nothing(run, tmp_p
     assert not (copy.folder / "out").exists()
     done = copy.qkgeom("crate", "-o", "crate.tar", code=copy.folder)
     assert done.returncode == 2
+
+
+@pytest.mark.faults
+def test_a_temporary_folder_without_room_for_a_crate_is_named(run, tmp_path):
+    code = (
+        "import errno, shutil, sys; sys.argv[1:] = ['crate', 'results/mini', '-o', sys.argv[1]]\n"
+        "def full(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "shutil.copytree = full\n"
+        "from qkgeom.cli import main; main()"
+    )
+    (scratch := tmp_path / "scratch").mkdir()
+    environment = {"PYTHONPATH": str(run.folder / "workflow"), "PATH": "/usr/bin:/bin", "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", code, str(tmp_path / "out/crate.zip")]
+    done = subprocess.run(command, cwd=run.folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "a crate cannot be put together" in done.stderr and f"where:    {scratch}" in done.stderr
+    assert "No space left on device" in done.stderr and "set TMPDIR" in done.stderr
+    assert not [*scratch.iterdir(), *tmp_path.glob("out/*")]
 
 
 # In a browser ------------------------------------------------------------------------------------------------------------
