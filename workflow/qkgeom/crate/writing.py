@@ -110,7 +110,7 @@ def _crate(run: FinishedRun, steps: Sequence[Step], staged: Path, root: Path, ag
     ]
     files = Files(crate, run.results.resolve().parent)
     workflow = _workflow(crate, staged, root)
-    inputs = _inputs(crate, files, workflow, run, root)
+    inputs = _inputs(crate, workflow, run, root)
     outputs = _outputs(crate, files, workflow, run)
     main = action(
         crate, "#run", f"Preset {run.preset}", (began, ended), workflow, f"snakemake --cores all --config preset={run.preset}"
@@ -151,7 +151,7 @@ def _workflow(crate: ROCrate, staged: Path, root: Path) -> Entity:
     return workflow
 
 
-def _inputs(crate: ROCrate, files: Files, workflow: Entity, run: FinishedRun, root: Path) -> list[Entity]:
+def _inputs(crate: ROCrate, workflow: Entity, run: FinishedRun, root: Path) -> list[Entity]:
     """The preset, the knobs, and the source of every model that was not trained here."""
     config = file(crate, root / "config.yaml", "config.yaml")
     preset = entity(crate, "#preset", "PropertyValue", name="preset", value=run.preset)
