@@ -22,10 +22,11 @@ from checkpoints import bert_config, bert_tensors
 from hub_server import Hub, client, closed_port
 from project import ROOT, Project, row
 from qkgeom.console import print_table
-from qkgeom.doctor import bare, check_disk, check_gpu, check_index, check_packages, check_python, runner
+from qkgeom.doctor import bare, check_disk, check_gpu, check_hub, check_index, check_packages, check_python, runner
 from qkgeom.doctor.command import run
-from qkgeom.doctor.finding import Case, State
+from qkgeom.doctor.finding import Case, State, warning
 from qkgeom.doctor.slurm_output import read_partitions
+from qkgeom.errors import DiskFault
 from qkgeom.verbs import doctor
 
 served_hub, hub = hub_server.served_hub, hub_server.hub
@@ -348,6 +349,13 @@ def test_a_hub_that_hangs(fetching, tools, hub: Hub):
     hub.reset()
     hub.fail("api/models", stall=60)
     assert "ReadTimeout" in the(examine(fetching, tools, HF_ENDPOINT=hub.url())[1], "hub", "fault")
+
+
+def test_a_repository_that_cannot_be_asked_about_is_told_with_the_reason():
+    questions = {("doc/one@main", False): ["one"], ("doc/two@main", False): ["two"]}
+    answers = {("doc/one@main", False): DiskFault("a download cannot be stored", fix="free disk space")}
+    (found,) = check_hub._models(questions, answers, warning, offline=False)
+    assert found.found == "no answer in time about 1 of 2 repositories; a download cannot be stored"
 
 
 def test_offline_the_hubs_cache_counts(fetching, tools, hub: Hub):
