@@ -1,5 +1,8 @@
 """A headless Chromium of the machine, driven by selenium, that keeps its console and what it asked the network for."""
 
+from __future__ import annotations
+
+import importlib.util
 import json
 import os
 import shutil
@@ -7,13 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_selenium = pytest.mark.skipif(importlib.util.find_spec("selenium") is None, reason="needs selenium")
 needs_chromium = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
 )
@@ -58,6 +63,10 @@ class Browser:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
     options = Options()
     options.binary_location = CHROMIUM
     for switch in (

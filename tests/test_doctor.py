@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from checkpoints import bert_config, bert_tensors
 from hub_server import Hub, client, closed_port
 from project import ROOT, Project, row
 from qkgeom.console import print_table
-from qkgeom.doctor import bare, check_disk, check_gpu, check_packages, check_python, runner
+from qkgeom.doctor import bare, check_disk, check_gpu, check_hub, check_index, check_packages, check_python, runner
 from qkgeom.doctor.command import run
-from qkgeom.doctor.finding import Case, State
+from qkgeom.doctor.finding import Case, State, warning
 from qkgeom.doctor.slurm_output import read_partitions
+from qkgeom.errors import DiskFault
 from qkgeom.verbs import doctor
 
 served_hub, hub = hub_server.served_hub, hub_server.hub
@@ -188,6 +190,9 @@ def test_settings_that_are_wrong(project, tools):
     assert "no preset mimi" in the(examine(project, tools, "--preset", "mimi")[1], "settings", "fault")
     (project.folder / "config.yaml").unlink()
     assert "no config.yaml here" in the(examine(project, tools)[1], "settings", "fault")
+    for content, said in ((b"- device: cpu\n", "holds no knobs"), (b"device: \xff\n", "no YAML"), (b"", "preset, device")):
+        (project.folder / "config.yaml").write_bytes(content)
+        assert said in the(look(project, "settings"), "settings", "fault")
 
 
 @pytest.mark.faults
@@ -222,6 +227,14 @@ def test_disks_that_are_full_or_nearly_so(project, monkeypatch):
     assert "keep_weights" in full.fix and "laptop" in full.found
     monkeypatch.setattr(check_disk, "planned", lambda case: (0, "not known"))
     assert [with_free(size).state for size in (1e8, 1e9, 1e10)] == [State.FAULT, State.WARNING, State.OK]
+
+
+@pytest.mark.faults
+def test_disks_are_told_also_where_the_plan_takes_too_long(project, tools, monkeypatch):
+    fake(tools, "python", hangs=True)
+    monkeypatch.setattr(sys, "executable", str(tools / "python"))
+    first, *_ = runner.examine(Case(project.folder, deadline=time.monotonic() + 2), ("disk",))
+    assert "GB free" in first.found and "is not known: no answer in time" in first.found
 
 
 def test_each_disk_is_told_once(tmp_path, monkeypatch):
@@ -338,6 +351,13 @@ def test_a_hub_that_hangs(fetching, tools, hub: Hub):
     assert "ReadTimeout" in the(examine(fetching, tools, HF_ENDPOINT=hub.url())[1], "hub", "fault")
 
 
+def test_a_repository_that_cannot_be_asked_about_is_told_with_the_reason():
+    questions = {("doc/one@main", False): ["one"], ("doc/two@main", False): ["two"]}
+    answers = {("doc/one@main", False): DiskFault("a download cannot be stored", fix="free disk space")}
+    (found,) = check_hub._models(questions, answers, warning, offline=False)
+    assert found.found == "no answer in time about 1 of 2 repositories; a download cannot be stored"
+
+
 def test_offline_the_hubs_cache_counts(fetching, tools, hub: Hub):
     commit = hub.repos["doc/open"].refs["main"]
     with client(tools.parent / "home", hub) as it:
@@ -372,11 +392,21 @@ def test_models_of_the_package_index(project, tools, hub: Hub, tmp_path):
     code, found = examine(project, tools, **pip)
     assert code == 0 and "the wheels of wheel" in the(found, "package index", "ok")
     code, found = examine(project, tools, **pip | {"PIP_INDEX_URL": f"http://127.0.0.1:{closed_port()}"})
-    assert code == 1 and "no wheel of wheel" in the(found, "package index", "fault")
+    assert code == 1 and "no wheel of wheel (ERROR: No matching" in the(found, "package index", "fault")
     (wheels := tools.parent / "cache/wheels/tinyweights==1.0").mkdir(parents=True)
     (wheels / "tinyweights-1.0-py3-none-any.whl").write_bytes(b"")
     code, found = examine(project, tools, **pip | {"PIP_INDEX_URL": f"http://127.0.0.1:{closed_port()}"})
     assert code == 0 and "nothing to fetch" in the(found, "package index", "ok")
+
+
+@pytest.mark.faults
+def test_what_pip_says_is_told(tools, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tools / "python"))
+    fake(tools, "python", says="No module named pip", status=1)  # so uv makes environments
+    assert check_index.why_not("a==1.0", Case()) == "No module named pip"
+    fake(tools, "python", says="a (1.1)\nAvailable versions: 1.1, 1.0.1")
+    assert check_index.why_not("a==1.0", Case()) == "no version 1.0"
+    assert check_index.why_not("a==1.0.1", Case()) == ""
 
 
 @pytest.fixture
@@ -501,7 +531,6 @@ def test_partitions_as_sinfo_prints_them():
 @pytest.mark.faults
 def test_checks_that_break_or_hang_stop_no_other(monkeypatch):
     import threading
-    import time
 
     class Slow:
         @staticmethod
@@ -520,6 +549,19 @@ def test_checks_that_break_or_hang_stop_no_other(monkeypatch):
         ("first", State.OK), ("slow", State.WARNING), ("broken", State.WARNING),
     ]  # fmt: skip
     assert found[3].check == "python" and "ValueError: nonsense" in found[2].found
+
+
+@pytest.mark.faults
+def test_a_package_that_is_missing_is_named_by_every_check_that_needs_it(tmp_path, monkeypatch):
+    import qkgeom.doctor
+
+    (tmp_path / "half.py").write_text("import time\ntime.sleep(0.3)\nimport qkgeom_no_such\nname = 1\n")
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        (tmp_path / f"check_{name}.py").write_text("from qkgeom.doctor.half import name\n")
+    monkeypatch.setattr(qkgeom.doctor, "__path__", [*qkgeom.doctor.__path__, str(tmp_path)])
+    found = runner.examine(Case(), names)
+    assert ["No module named 'qkgeom_no_such'" in each.found for each in found] == [True] * 5, found
 
 
 @pytest.mark.faults

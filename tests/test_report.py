@@ -18,14 +18,17 @@ from html import unescape
 import pandas as pd
 import pytest
 
+import browser as browser_tools
 from project import Project
 from qkgeom import steps
+from qkgeom.audit.findings import Finding, Part
+from qkgeom.audit.report import _part as json_of_part
 from qkgeom.errors import QkgeomError
-from qkgeom.figures import render
+from qkgeom.figures import _scores_against_size, render
 from qkgeom.origins import Origin
 from qkgeom.report.markup import caption, first_sentence, html
-from qkgeom.report.plots import panels
-from trained_models import all_runs, write_training
+from qkgeom.report.plots import FEW_LAYERS, panels
+from trained_models import Run, all_runs, write_training
 
 WIDTHS, SCHEMES = (390, 1280), ("light", "dark")
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true })"
@@ -73,7 +76,7 @@ def test_it_names_what_is_missing_and_why(page):
     assert "2 of 3 models extracted and scored" in page
     missing = text_of(page, "missing")
     assert "gone no such file or folder" in missing
-    assert "python -m qkgeom retry" in missing
+    assert "python -m qkgeom retry && snakemake --cores 4 --config preset=mini" in missing
     assert re.search(r'<tr id="model-gone">.*?<td>failed</td>', page, re.DOTALL)
 
 
@@ -170,14 +173,18 @@ def test_an_audit_is_shown(run, tmp_path):
     (audit := copy.folder / "results/mini/audit").mkdir(exist_ok=True)
     finding = {"where": "scores.csv", "item": "tiny-enc", "found": "1 < 2", "expected": "2", "fix": "score again"}
     record = {"schema": 1, "preset": "mini", "verdict": "mismatch", "options": {}, "findings": [finding]}
-    of_model = {"name": "tiny-enc", "verdict": "mismatch", "checked": {"tensors": 6}, "not_checked": [], "notes": ["a | b"]}
-    record |= {"models": [of_model], "figures": [], "tables": []}
+    of_model = Part(
+        "model", "tiny-enc", findings=[Finding(**finding)], unchecked=["no weights"], notes=["a | b"], counts={"tensors": 6}
+    )
+    of_table = Part("table", "scores", follows=["results/models/tiny-enc/scores.csv"])
+    record |= {"models": [json_of_part(of_model)], "figures": [], "tables": [json_of_part(of_table)]}
     (audit / "audit.json").write_text(json.dumps(record))
     assert copy.qkgeom("report", code=copy.folder).returncode == 0
     words = text_of((copy.folder / "results/mini/report.html").read_text(), "audit")
-    assert "Verdict: mismatch ; models: 1, figures: 0, tables: 0" in words
+    assert "Verdict: mismatch ; models: 1, figures: 0, tables: 1" in words
     assert "scores.csv tiny-enc 1 < 2 2 score again" in words
-    assert "models tiny-enc mismatch tensors: 6 a | b" in words
+    assert "models tiny-enc mismatch tensors: 6 no weights; a | b tables" in words
+    assert "tables scores mismatch follows from results/models/tiny-enc/scores.csv: mend that first" in words
     assert "newer than the audit" not in words
     os.utime(audit / "audit.json", (1e9, 1e9))
     assert copy.qkgeom("report", code=copy.folder).returncode == 0
@@ -279,6 +286,47 @@ def test_published_medians_are_drawn_where_there_are_some_here():
     assert [drawn(panel).count('aria-roledescription="point"') for panel in panels(table, [origin("a")])] == [1, 1]
 
 
+def test_markers_are_open_and_marked_as_in_the_picture():
+    sized = {**SIZED, "n_params": [1e6, 2e9, 3e9], "n_layers": [6, 2, 3], "verdict": ["untrained", "not random", "untrained"]}
+    shown = panels(pd.DataFrame(sized), [])
+    for svg in map(drawn, shown):
+        assert svg.count('fill="var(--paper)"') == 1
+        assert f">open: fewer than {FEW_LAYERS} layers</text>" in svg
+        assert svg.count(">†</text>") == 2
+        assert ">1B</text>" in svg and "G</text>" not in svg, "billions, as in the picture"
+    assert FEW_LAYERS == _scores_against_size.FEW_LAYERS
+    sized |= {"n_layers": [6, 6, 3], "verdict": ["not random"] * 3}
+    for svg in map(drawn, panels(pd.DataFrame(sized), [])):
+        assert not [mark for mark in ("var(--paper)", "open:", "†") if mark in svg]
+
+
+def test_published_medians_have_the_markers_of_the_picture():
+    table = pd.DataFrame({"model": ["a", "b"], "role": ["encoder", "decoder"], "defect": [None, "no_transpose"]})
+    table["symmetry_median_published"], table["symmetry_median_here"] = [0.1, 0.2], [0.1, 0.3]
+    table["symmetry_published_way"] = [None, 0.9]
+    [panel] = panels(table, [])
+    svg = drawn(panel)
+    assert svg.count('fill="var(--paper)"') == 1
+    assert svg.count('aria-roledescription="point"') == 3, "two models, and one read the published way"
+    assert "read the published way: 0.900" in svg
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed"])
+def test_a_role_that_has_no_score_has_no_panel_of_its_layers(tmp_path, state):
+    render("dynamics_layers", write_training(tmp_path, [Run(status=state), Run("decoder")]), tmp_path / "stem")
+    shown = panels(pd.read_csv(tmp_path / "stem.csv"), [])
+    assert [panel["title"] for panel in shown] == ["decoder: layers 0 (pale) to 3"] * 2
+
+
+def test_a_score_that_no_model_has_has_no_panel():
+    table = pd.DataFrame(
+        {"model": ["a"], "role": ["encoder"], "symmetry_median_here": [0.1], "symmetry_median_published": [0.1]}
+    )
+    table["directionality_excess_median_here"], table["directionality_excess_median_published"] = [0.1], [None]
+    assert len(panels(table, [])) == 1
+    assert panels(pd.DataFrame({**SIZED, "n_params": [None] * 3}), []) == []
+
+
 def test_figures_of_other_kinds_have_no_panels():
     assert panels(pd.DataFrame({"row": [1], "value": [0.1]}), []) == []
     assert panels(pd.DataFrame(columns=list(SIZED)), []) == []
@@ -371,10 +419,27 @@ def test_a_crate_of_a_run_without_logs_is_an_error_and_leaves_nothing(run, tmp_p
     assert done.returncode == 2
 
 
+@pytest.mark.faults
+def test_a_temporary_folder_without_room_for_a_crate_is_named(run, tmp_path):
+    code = (
+        "import errno, shutil, sys; sys.argv[1:] = ['crate', 'results/mini', '-o', sys.argv[1]]\n"
+        "def full(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "shutil.copytree = full\n"
+        "from qkgeom.cli import main; main()"
+    )
+    (scratch := tmp_path / "scratch").mkdir()
+    environment = {"PYTHONPATH": str(run.folder / "workflow"), "PATH": "/usr/bin:/bin", "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", code, str(tmp_path / "out/crate.zip")]
+    done = subprocess.run(command, cwd=run.folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "a crate cannot be put together" in done.stderr and f"where:    {scratch}" in done.stderr
+    assert "No space left on device" in done.stderr and "set TMPDIR" in done.stderr
+    assert not [*scratch.iterdir(), *tmp_path.glob("out/*")]
+
+
 # In a browser ------------------------------------------------------------------------------------------------------------
 
-browser_tools = pytest.importorskip("browser", reason="needs selenium")
-in_browser = [pytest.mark.browser, browser_tools.needs_chromium]
+in_browser = [pytest.mark.browser, browser_tools.needs_selenium, browser_tools.needs_chromium]
 
 
 def marked(function):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import metadata
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from qkgeom import __version__
 from qkgeom.crate.entities import TEXT, Files, action, entity, file, one_or_all, software
-from qkgeom.errors import QkgeomError
+from qkgeom.errors import DiskFault, QkgeomError
 from qkgeom.files import whole_file
 from qkgeom.finished import FinishedRun, find_run
 from qkgeom.origins import Origin, read_origins
+from qkgeom.scratch import scratch_folder
 from qkgeom.steps import Step, read_steps
 
 if TYPE_CHECKING:
@@ -71,11 +71,15 @@ def write_crate(results: Path | None, target: Path, agent: str = "", root: Path 
         raise QkgeomError("nothing says when this run took place", where=run.results, found="no log", expected=expected)
     if absent := [name for name in (*PROJECT, *FOLDERS, "Snakefile", "config.yaml") if not (root / name).exists()]:
         raise QkgeomError("the project's folder is not whole", where=root, found=f"no {', '.join(absent)}", fix="restore them")
-    with tempfile.TemporaryDirectory() as folder, whole_file(target) as temporary:
-        staged, unpacked = Path(folder) / "staged", Path(folder) / "crate"
-        for name in FOLDERS:
-            shutil.copytree(root / name, staged / name, ignore=IGNORED)
-        _crate(run, steps, staged, root, agent).write(unpacked)
+    with scratch_folder() as folder, whole_file(target) as temporary:
+        staged, unpacked = folder / "staged", folder / "crate"
+        try:
+            for name in FOLDERS:
+                shutil.copytree(root / name, staged / name, ignore=IGNORED)
+            _crate(run, steps, staged, root, agent).write(unpacked)
+        except OSError as error:
+            fix = "free disk space, set TMPDIR to a folder with room, or mend the file that is named"
+            raise DiskFault("a crate cannot be put together", where=folder, found=str(error)[:500], fix=fix) from error
         # and not the library's own zip, which has no entries for folders, as the validator wants them
         shutil.make_archive(str(temporary.with_suffix("")), "zip", unpacked)
 
@@ -106,7 +110,7 @@ def _crate(run: FinishedRun, steps: Sequence[Step], staged: Path, root: Path, ag
     ]
     files = Files(crate, run.results.resolve().parent)
     workflow = _workflow(crate, staged, root)
-    inputs = _inputs(crate, files, workflow, run, root)
+    inputs = _inputs(crate, workflow, run, root)
     outputs = _outputs(crate, files, workflow, run)
     main = action(
         crate, "#run", f"Preset {run.preset}", (began, ended), workflow, f"snakemake --cores all --config preset={run.preset}"
@@ -147,7 +151,7 @@ def _workflow(crate: ROCrate, staged: Path, root: Path) -> Entity:
     return workflow
 
 
-def _inputs(crate: ROCrate, files: Files, workflow: Entity, run: FinishedRun, root: Path) -> list[Entity]:
+def _inputs(crate: ROCrate, workflow: Entity, run: FinishedRun, root: Path) -> list[Entity]:
     """The preset, the knobs, and the source of every model that was not trained here."""
     config = file(crate, root / "config.yaml", "config.yaml")
     preset = entity(crate, "#preset", "PropertyValue", name="preset", value=run.preset)

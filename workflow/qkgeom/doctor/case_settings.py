@@ -22,8 +22,12 @@ def settings_of(case: Case) -> Settings:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError("there is no config.yaml here", where=path.resolve(), fix="run in the project's folder") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError("config.yaml is no YAML", where=path, found=" ".join(str(error).split()), fix="mend it") from error
+    if not isinstance(config, dict | None):
+        raise UsageError(
+            "config.yaml holds no knobs", where=path, found=repr(config)[:80], expected="NAME: VALUE", fix="mend it"
+        )
     return read_settings({**(config or {}), **({"preset": case.preset} if case.preset else {})})
 
 

@@ -49,7 +49,7 @@ def planned(case: Case) -> tuple[int, str]:
     except (ImportError, QkgeomError):
         return 0, "what the preset stores is not known: see `settings`"
     command = [sys.executable, "-m", "qkgeom", "plan", "--json", "--preset", settings.preset]
-    answer = run(command, case.left(), {"HF_HUB_OFFLINE": "1"})
+    answer = run(command, case.left() - 0.5, {"HF_HUB_OFFLINE": "1"})
     if not answer.fine:
         return 0, f"what the preset stores is not known: {answer.said}"
     parts = {name: size for name, size in json.loads(answer.out)["preset"]["disk_of"].items() if size}

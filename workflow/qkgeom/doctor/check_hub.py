@@ -140,7 +140,10 @@ def _models(
         fix = "unset HF_HUB_OFFLINE, or fetch them where there is a network, with the same HF_HOME"
         yield bad("models", f"HF_HUB_OFFLINE is set, and the hub's cache does not hold {models(later)}", fix)
     elif later:
-        found = f"no answer in time about {len(later)} of {len(questions)} repositories"
+        told = dict.fromkeys(str(answers[each]).partition("\n")[0] for each in later if each in answers)
+        late = sum(each not in answers for each in later)
+        waits = [f"no answer in time about {late} of {len(questions)} repositories"] if late else []
+        found = "; ".join([*waits, *told])
         yield warning("models", found, "`python -m qkgeom plan` asks all of them, and names those that cannot be read")
     if not (gated or missing or later):
         where = "in the hub's cache (HF_HUB_OFFLINE is set)" if offline else "there, and may be read"

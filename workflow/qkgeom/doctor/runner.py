@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from types import ModuleType
 from typing import TypeVar
 
 from qkgeom.doctor.finding import SET_UP, Case, Finding, fault, warning
@@ -31,7 +32,7 @@ def examine(case: Case, checks: Iterable[str] = CHECKS) -> list[Finding]:
 def _look(name: str, case: Case, found: list[Finding]) -> None:
     """Adds one check's findings to `found`, whatever happens to it."""
     try:
-        for finding in importlib.import_module(f"qkgeom.doctor.check_{name}").examine(case):
+        for finding in _module(name).examine(case):
             found.append(finding)  # one by one: what is found in time counts
     except ImportError as error:
         found.append(fault(name, f"not checked, since a package is missing or broken: {error}", SET_UP))
@@ -39,6 +40,22 @@ def _look(name: str, case: Case, found: list[Finding]) -> None:
         found.append(warning(name, f"not checked: {error.what}", "mend that first (see `settings`)"))
     except Exception as error:
         found.append(warning(name, f"the check itself failed: {type(error).__name__}: {error}", "report it, please"))
+
+
+def _module(check: str) -> ModuleType:
+    """A check's module, or why it cannot be imported.
+
+    A module whose import fails in one thread lacks names in another that waited for it; that one imports it again, for the
+    reason, at most once for each check that fails so.
+    """
+    for _ in CHECKS:
+        try:
+            return importlib.import_module(f"qkgeom.doctor.check_{check}")
+        except ImportError as error:
+            broken = error
+            if not (error.name or "").startswith("qkgeom."):
+                break
+    raise broken
 
 
 def in_threads(question: Callable[[K], V], items: Iterable[K], slots: int, deadline: float) -> Mapping[K, V]:

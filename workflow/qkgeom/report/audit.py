@@ -47,15 +47,16 @@ def audit_section(results: Path, audited_files: Iterable[Path]) -> str:
     if cells:
         parts.append(html(_table(("File", "Of", "Found", "Expected", "What to do"), cells), "findings of the audit"))
     parts.append("<details><summary>The verdict on each model, figure and table</summary>")
-    header = ("Kind", "Of", "Verdict", "Checked", "Not checked, notes")
+    header = ("Kind", "Of", "Verdict", "Checked", "Remarks")
     parts.append(html(_table(header, rows), "verdicts of the audit") + "</details>")
     return "\n".join(parts)
 
 
 def _row(kind: str, audited: dict) -> tuple[str, ...]:
     checked = ", ".join(f"{what}: {count}" for what, count in audited["checked"].items())
-    notes = "; ".join(map(str, [*audited["not_checked"], *audited["notes"]]))
-    return kind, audited["name"], audited["verdict"], checked, notes
+    follows = ", ".join(audited.get("follows_from", ())[:3])
+    remarks = [f"follows from {follows}: mend that first"] if follows else []
+    return kind, audited["name"], audited["verdict"], checked, "; ".join([*remarks, *audited["notes"]])
 
 
 def _table(header: tuple[str, ...], rows: list[tuple]) -> str:

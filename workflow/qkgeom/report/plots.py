@@ -7,10 +7,11 @@ reader's colour scheme. Sand: the central 95 % of random layers, as in the pictu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qkgeom.origins import Origin
+from qkgeom.untrained import MARK, UNTRAINED
 
 if TYPE_CHECKING:
     import altair as alt
@@ -22,6 +23,8 @@ SHAPES = {"encoder": "circle", "decoder": "square"}
 HEIGHT = 260  # pixels
 FONT = "system-ui, sans-serif"
 ABOUT = ("label", "layers", "uri", "revision", "status")  # what a point says of its model
+FEW_LAYERS = 3  # with fewer, a marker is open, as in figures/_scores_against_size.py, which loads matplotlib
+CROSS = "M-.7,-.7L.7,.7M-.7,.7L.7,-.7"
 MOST_ROWS = 20_000  # of one panel; a browser draws one element each
 Panel = dict[str, object]
 
@@ -44,41 +47,55 @@ def panels(numbers: pd.DataFrame, origins: Sequence[Origin]) -> list[Panel]:
     if scores and "step" in columns:
         return [_over_training(numbers, score, origins) for score in scores]
     if scores and "n_params" in columns:
-        return [_against_size(numbers, score, origins) for score in scores]
-    scores = [score for score in SCORES if {f"{score}_median_published", f"{score}_median_here"} <= columns]
-    if scores and numbers[[f"{score}_median_here" for score in scores]].notna().any(axis=None):
-        return [_published(numbers, score, origins) for score in scores]
+        return [_against_size(numbers, score, origins) for score in scores if _any(numbers, "n_params", f"{score}_median")]
+    pairs = {score: (f"{score}_median_published", f"{score}_median_here") for score in SCORES}
+    if pairs := {score: pair for score, pair in pairs.items() if {*pair} <= columns}:
+        return [_published(numbers, score, origins) for score, pair in pairs.items() if _any(numbers, *pair)]
     scores = [score for score in SCORES if score in columns]
     if scores and {"step", "layer"} <= columns:
-        roles = [role for role in ROLES if (numbers["role"] == role).any()]
-        return [_layers(numbers[numbers["role"] == role], score, role, origins) for role in roles for score in scores]
+        of_role = {role: numbers[numbers["role"] == role] for role in ROLES}
+        return [_layers(rows, score, role, origins) for role, rows in of_role.items() for score in scores if _any(rows, score)]
     return []
 
 
+def _any(numbers: pd.DataFrame, *columns: str) -> bool:
+    """Whether a row has a value in each of these columns, so that there is something to draw."""
+    return bool(numbers[list(columns)].notna().all(axis=1).any())
+
+
 def _against_size(numbers: pd.DataFrame, score: str, origins: Sequence[Origin]) -> Panel:
-    """Median and quartiles over layers against the number of parameters; models of unknown size are not drawn."""
+    """Median and quartiles over layers against the number of parameters; models of unknown size are not drawn.
+
+    Open markers: few layers; a dagger: untrained.
+    """
     import altair as alt
 
     kept = numbers.dropna(subset=["n_params", f"{score}_median"])
-    told = [name for name in (*_null(score), "verdict") if name in kept]
+    told = [name for name in (*_null(score), "n_layers", "verdict") if name in kept]
     kept = kept[["model", "role", "n_params", *(f"{score}_{q}" for q in ("median", "q1", "q3")), *told]]
-    x = alt.X("n_params:Q", scale=alt.Scale(type="log", nice=True), axis=alt.Axis(format="~s", tickCount=4)).title("parameters")
+    axis = alt.Axis(format="~s", tickCount=4, labelExpr="replace(replace(datum.label, 'G', 'B'), 'k', 'K')")  # not SI's units
+    x = alt.X("n_params:Q", scale=alt.Scale(type="log", nice=True), axis=axis).title("parameters")
     base = _with_origins(alt.Chart(kept), origins)
     bars = base.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
         x=x, y=_score_axis(f"{score}_q1", SCORES[score]), y2=f"{score}_q3:Q", color=_colour()
     )
-    points = base.mark_point(filled=True, size=90, opacity=1).encode(
+    points = base.mark_point(size=75, strokeWidth=1.5, opacity=1).encode(
         x=x,
         y=f"{score}_median:Q",
-        color=_colour(),
-        shape=_shape(),
+        **_marker(f"isValid(datum.n_layers) && datum.n_layers < {FEW_LAYERS}"),
         href="href:N",
         tooltip=[*_model_tips(), *_score_tips(score), *([alt.Tooltip("verdict:N")] if "verdict" in told else [])],
     )
     band = alt.Chart(kept).mark_rule(strokeWidth=10, color="var(--sand)", aria=False)
     layers = [_random(band, score, x)] if {*_null(score)} <= {*told} else []
     layers += [_zero(), bars, points]
-    return _finished(alt.layer(*layers), f"{SCORES[score]} against the number of parameters, {len(kept)} models")
+    if "verdict" in told and (kept["verdict"] == UNTRAINED).any():
+        daggers = base.mark_text(text=MARK, dx=9, fontSize=12, aria=False).encode(x=x, y=f"{score}_median:Q", color=_colour())
+        layers.append(daggers.transform_filter(f"datum.verdict === '{UNTRAINED}'"))
+    chart = alt.layer(*layers)
+    if "n_layers" in told and (kept["n_layers"] < FEW_LAYERS).any():
+        chart = chart.properties(title=f"open: fewer than {FEW_LAYERS} layers")
+    return _finished(chart, f"{SCORES[score]} against the number of parameters, {len(kept)} models")
 
 
 def _over_training(numbers: pd.DataFrame, score: str, origins: Sequence[Origin]) -> Panel:
@@ -165,14 +182,18 @@ def _layers(numbers: pd.DataFrame, score: str, role: str, origins: Sequence[Orig
 
 
 def _published(numbers: pd.DataFrame, score: str, origins: Sequence[Origin]) -> Panel:
-    """Published median against the one found here, with the line on which both are the same."""
+    """Published median against the one found here, with the line on which both are the same.
+
+    Open markers: a known defect touches the model; crosses: its weights read the published way.
+    """
     import altair as alt
     import pandas as pd
 
-    published, here = f"{score}_median_published", f"{score}_median_here"
+    published, here, way = f"{score}_median_published", f"{score}_median_here", f"{score}_published_way"
     kept = numbers.dropna(subset=[published, here])
-    kept = kept[["model", "role", published, here, *(name for name in ("defect", "verdict") if name in kept)]]
-    low, high = kept[[published, here]].min().min(), kept[[published, here]].max().max()
+    kept = kept[["model", "role", published, here, *(name for name in (way, "defect", "verdict") if name in kept)]]
+    values = kept[[name for name in (published, here, way) if name in kept]]
+    low, high = values.min().min(), values.max().max()
     scale = alt.Scale(domain=[low - 0.05, high + 0.05], nice=False)
     axes = {
         "x": alt.X(f"{published}:Q", scale=scale).title(f"{SCORES[score]}, published").axis(tickCount=5),
@@ -180,11 +201,16 @@ def _published(numbers: pd.DataFrame, score: str, origins: Sequence[Origin]) -> 
     }
     same = pd.DataFrame({published: scale.domain, here: scale.domain})
     line = alt.Chart(same).mark_line(strokeWidth=1, opacity=0.5, color="currentColor", aria=False).encode(**axes)
-    points = _with_origins(alt.Chart(kept), origins).mark_point(filled=True, size=60, opacity=1)
+    base = _with_origins(alt.Chart(kept), origins)
     tips = [_tip(published, "published"), _tip(here, "here")]
+    tips += [_tip(way, "read the published way")] if way in kept else []
     tips += [alt.Tooltip(f"{name}:N") for name in ("defect", "verdict") if name in kept]
-    points = points.encode(**axes, color=_colour(), shape=_shape(), href="href:N", tooltip=[*_model_tips(), *tips])
-    return _finished(alt.layer(line, points), f"{SCORES[score]}, published against found here, {len(kept)} models")
+    look = {"href": "href:N", "tooltip": [*_model_tips(), *tips]}
+    layers = [line, base.mark_point(size=50, strokeWidth=1.5, opacity=1).encode(**axes, **_marker("datum.defect"), **look)]
+    if way in kept and kept[way].notna().any():
+        crosses = base.transform_filter(f"isValid(datum.{way})").mark_point(shape=CROSS, size=60, strokeWidth=1.2, opacity=0.6)
+        layers.append(crosses.encode(x=axes["x"], y=f"{way}:Q", color=_colour(), **look))
+    return _finished(alt.layer(*layers), f"{SCORES[score]}, published against found here, {len(kept)} models")
 
 
 def _null(score: str) -> tuple[str, str]:
@@ -258,16 +284,35 @@ def _score_axis(field: str, title: str) -> alt.Y:
 def _colour() -> alt.Color:
     import altair as alt
 
-    scale = alt.Scale(domain=list(ROLES), range=list(ROLES.values()))
-    return alt.Color("role:N", scale=scale).legend(title=None, orient="top")
+    return alt.Color("role:N", scale=_role_scale(ROLES), legend=_role_legend())
 
 
 def _shape() -> alt.Shape:
     import altair as alt
 
-    return alt.Shape("role:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values()))).legend(
-        title=None, orient="top"
-    )
+    return alt.Shape("role:N", scale=_role_scale(SHAPES), legend=_role_legend())
+
+
+def _role_scale(looks: Mapping[str, str]) -> alt.Scale:
+    import altair as alt
+
+    return alt.Scale(domain=list(looks), range=list(looks.values()))
+
+
+def _role_legend() -> alt.Legend:
+    """The same for each channel, so that they are one legend."""
+    import altair as alt
+
+    return alt.Legend(title=None, orient="top")
+
+
+def _marker(is_open: str) -> dict[str, object]:
+    """Channels of a marker in its role's colour and shape, which is open where the expression holds."""
+    import altair as alt
+
+    paper = alt.when(is_open).then(alt.value("var(--paper)"))
+    filled = paper.otherwise(alt.Fill("role:N", scale=_role_scale(ROLES), legend=_role_legend()))
+    return {"color": _colour(), "fill": filled, "shape": _shape()}
 
 
 def _zero() -> alt.Chart:
