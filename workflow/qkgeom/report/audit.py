@@ -56,7 +56,8 @@ def _row(kind: str, audited: dict) -> tuple[str, ...]:
     checked = ", ".join(f"{what}: {count}" for what, count in audited["checked"].items())
     follows = ", ".join(audited.get("follows_from", ())[:3])
     remarks = [f"follows from {follows}: mend that first"] if follows else []
-    return kind, audited["name"], audited["verdict"], checked, "; ".join([*remarks, *audited["notes"]])
+    remarks += map(str, [*audited["not_checked"], *audited["notes"]])
+    return kind, audited["name"], audited["verdict"], checked, "; ".join(remarks)
 
 
 def _table(header: tuple[str, ...], rows: list[tuple]) -> str:
