@@ -165,6 +165,9 @@ def test_the_cheaper_way_is_taken():
     assert first(4096, 800, True) is gram
     assert first(4096, 840, True).keywords["dtype"] == torch.float64
     assert first(256, 256, False).keywords["dtype"] == torch.float64, "small products are exact"
+    of_sums = lambda d, r: next(ways(d, r, torch.device("cpu"), False, bfloat16_parts=2))  # noqa: E731
+    assert of_sums(16384, 1024) is gram, "a layer of LLaMA-3.1-405B"
+    assert of_sums(4096, 1024).keywords["parts"] == 2
 
 
 def test_column_outliers_are_negative():

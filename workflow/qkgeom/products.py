@@ -37,7 +37,7 @@ PADDING = 16  # of a tile's rows: reading it transposed is slow where rows are a
 ROWS_BYTES = 2**26  # of a Gram product's intermediate results
 FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}  # CUDA devices whose float64 runs at half the float32 rate or more
 SLOW_FLOAT64_COST = 32
-MATRIX_UNIT_COST = 0.3  # of a product on the CPU's matrix unit, in the time of a float32 product; measured
+MATRIX_UNIT_COST = {1: 0.4, 2: 0.7}  # of tiles on the CPU's matrix unit, in the time of float32 ones, by parts of A; measured
 SPLIT_BYTES = 2**18  # of A that is split at a time
 
 
@@ -88,7 +88,7 @@ def ways(
         costs[in_float32] = 2 * d**2 * r
         if bfloat16_parts:
             in_bfloat16 = partial(bfloat16_tiles, tile_bytes=tile_bytes, parts=bfloat16_parts)
-            costs[in_bfloat16] = MATRIX_UNIT_COST * bfloat16_parts * 2 * d**2 * r
+            costs[in_bfloat16] = MATRIX_UNIT_COST[bfloat16_parts] * 2 * d**2 * r
     cheapest = min(costs, key=costs.get)
     yield cheapest
     if cheapest is not in_float64:
