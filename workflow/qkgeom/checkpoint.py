@@ -29,11 +29,10 @@ def heads_from(n_head: int | None, n_kv_head: int | None) -> Heads | None:
     if n_head is None and n_kv_head is None:
         return None
     if n_head is None or n_head < 1 or (n_kv_head or 1) < 1 or n_head % (n_kv_head or 1):
+        given = {"--n-head": n_head, "--n-kv-head": n_kv_head}
         raise UsageError(
             "the head counts are impossible",
-            found=" ".join(
-                f"{name} {given}" for name, given in (("--n-head", n_head), ("--n-kv-head", n_kv_head)) if given is not None
-            ),
+            found=" ".join(f"{name} {number}" for name, number in given.items() if number is not None),
             expected="--n-head, and --n-kv-head that divides it",
         )
     return Heads(n_head, n_kv_head or n_head)

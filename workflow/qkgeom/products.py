@@ -134,11 +134,11 @@ def bfloat16_tiles(A: torch.Tensor, B: torch.Tensor, a: np.ndarray, b: np.ndarra
         return _of_tiles([A], B, a, b, a_error, tile_bytes)
     high, low, left_over = A.new_empty(A.shape), A.new_empty(A.shape), A.new_empty(len(A))
     rows = max(1, SPLIT_BYTES // (A.itemsize * A.shape[1]))
-    for whole, *into in zip(*(each.split(rows) for each in (A, high, low, left_over)), strict=True):
-        into[0].copy_(whole.bfloat16())
-        rest = whole - into[0]
-        into[1].copy_(rest.bfloat16())
-        torch.linalg.vector_norm(rest.sub_(into[1]), dim=1, out=into[2])
+    for whole, first, second, norms in zip(*(each.split(rows) for each in (A, high, low, left_over)), strict=True):
+        first.copy_(whole.bfloat16())
+        rest = whole - first
+        second.copy_(rest.bfloat16())
+        torch.linalg.vector_norm(rest.sub_(second), dim=1, out=norms)
     a_error += left_over.double().numpy() / np.sqrt(A.shape[1])
     return _of_tiles([high, low], B, a, b, a_error, tile_bytes)
 

@@ -98,8 +98,9 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
 
 def _scored(rows: Sequence[Row]) -> str:
     """How many layers of a model's last snapshot a median is over."""
-    layers = [row["symmetry"] is not None for row in rows if row["head"] == "all" and row["snapshot"] == rows[-1]["snapshot"]]
-    return "layers" if all(layers) else f"{sum(layers)} of {len(layers)} layers, the others have no score"
+    layers = _last_layers(rows)
+    scored = sum(row["symmetry"] is not None for row in layers)
+    return "layers" if scored == len(layers) else f"{scored} of {len(layers)} layers, the others have no score"
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
@@ -123,9 +124,13 @@ def unscored_layers(rows: Sequence[Row]) -> str:
 
 def medians_over_layers(rows: Sequence[Row]) -> dict[str, float]:
     """Median of each score over the layers that have one (the last snapshot of a series)."""
-    last = rows[-1]["snapshot"] if rows else None
-    layers = [row for row in rows if row["head"] == "all" and row["snapshot"] == last and row["symmetry"] is not None]
+    layers = [row for row in _last_layers(rows) if row["symmetry"] is not None]
     return {name: statistics.median(row[name] for row in layers) for name in SCORES} if layers else {}
+
+
+def _last_layers(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the layers of the last snapshot."""
+    return [row for row in rows if row["head"] == "all" and row["snapshot"] == rows[-1]["snapshot"]]
 
 
 def standing(model: str, symmetry: float, root: Path) -> list[str]:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from qkgeom.audit.disputes import Disputes
+from qkgeom.audit.disputes import DIGITS, Disputes
 from qkgeom.audit.findings import SHOWN, Part
 from qkgeom.audit.links import Digests, check_record, only_outputs
 from qkgeom.audit.options import Options
@@ -24,7 +24,6 @@ from qkgeom.provenance import OF_FOLDER, Record
 
 SCORES = ("symmetry", "directionality", "directionality_excess")
 PERCENT = {"median": 50, "q1": 25, "q3": 75}
-DIGITS = 2e-8  # relative, of a number with 9 digits that was computed from such
 MEASURED = ("metric", "value", "baseline", "gain", "margin")
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from qkgeom.audit.findings import SHOWN, Part
 from qkgeom.audit.rows import Key, Row, read_rows
 
-DIGITS = 2e-8  # relative, of a number with 9 digits
+DIGITS = 2e-8  # relative, of a number with 9 digits, or of one that was computed from such
 
 
 class Dispute(NamedTuple):
